@@ -72,7 +72,7 @@ type strip struct {
 	up, down int            // the ranks with the rows above and below; comm.ProcNull: none
 	reqs     []comm.Request // the requests of an exchange
 	word     [1]float64     // the buffer of sum
-	inComm   time.Duration  // time in exchange and sum since repeat has set it to 0
+	inComm   time.Duration  // time in the methods exchange and sum since the method repeat has set inComm to 0
 }
 
 func newStrip(c *comm.Comm, n int) *strip {
@@ -111,8 +111,8 @@ func (s *strip) sum(x float64) (float64, error) {
 	return s.word[0], err
 }
 
-// repeat returns a repeat function for part: it calls once n times, and returns the time of these
-// calls in exchange and sum.
+// repeat returns a function for [part.repeat]. That function calls once n times, and returns the
+// time that these calls spend in the methods exchange and sum.
 func (s *strip) repeat(once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		s.inComm = 0
@@ -274,7 +274,7 @@ func prepareCG(c *comm.Comm, n int) (*part, error) {
 	return &part{mean: true, verify: verify, repeat: s.repeat(once), sample: appSample}, nil
 }
 
-// checkedIterations is the number of iterations that verify of cg does.
+// checkedIterations is the number of iterations that the function verify of [cg] does.
 const checkedIterations = 20
 
 // laplace applies the five-point operator of the Laplace equation to from, and writes the result to

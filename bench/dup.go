@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// lives returns a part that creates and frees communicators. If use is not nil, the part calls use
-// once on each communicator.
+// lives returns a part that creates and frees communicators. If use is not nil, the part calls the
+// function use once on each communicator.
 func lives(c *comm.Comm, use func(*comm.Comm) error) *part {
 	return &part{mean: true, repeat: timed(func() error {
 		d, err := c.Dup()

@@ -42,7 +42,9 @@ type part struct {
 	// ranks that do not take part.
 	repeat func(n int) (time.Duration, error)
 
-	perOp   float64 // number by which the time of an operation is divided, for example its messages; 0 means 1
+	// perOp is the number by which the time of an operation is divided, for example the number of
+	// its messages; 0 means 1.
+	perOp   float64
 	bytes   float64 // number of bytes that an operation moves, for the bandwidth; 0: no bandwidth
 	mean    bool    // a sample is the mean over ranks; false: it is the time of rank 0
 	message float64 // number of messages of an operation, for the message rate; 0: no rate
@@ -265,7 +267,7 @@ func (r *result) fill(samples []float64, p *part) {
 	}
 }
 
-// timed returns a repeat function for part that times n calls of once together.
+// timed returns a function for [part.repeat] that times n calls of once together.
 func timed(once func() error) func(n int) (time.Duration, error) {
 	return func(n int) (time.Duration, error) {
 		start := time.Now()
@@ -278,7 +280,7 @@ func timed(once func() error) func(n int) (time.Duration, error) {
 	}
 }
 
-// apart returns a repeat function for part that times each call of once, which is a collective,
+// apart returns a function for [part.repeat] that times each call of once, which is a collective,
 // separately, and returns the sum. After each call there is a barrier, which is not timed, so that
 // consecutive calls do not overlap. OSU's benchmarks do the same.
 func apart(c *comm.Comm, once func() error) func(n int) (time.Duration, error) {

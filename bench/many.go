@@ -110,7 +110,8 @@ var revoke = benchmark{
 				return 0, err
 			}
 			took = time.Since(start)
-			if err := comm.WaitAll(rs); err != nil && !errors.Is(err, comm.ErrRevoked) { // nil: all sends were complete before Revoke
+			// If WaitAll returns nil, all sends were complete before Revoke.
+			if err := comm.WaitAll(rs); err != nil && !errors.Is(err, comm.ErrRevoked) {
 				return 0, fmt.Errorf("sends on a revoked communicator: %w", err)
 			}
 			if err := comm.Send(c, x, 1, tag); err != nil {

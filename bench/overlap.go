@@ -34,7 +34,9 @@ func prepareOverlap(c *comm.Comm, size int) (*part, error) {
 		_, err := start().Wait()
 		return err
 	}
-	var loops, done int // argument of compute in an operation; number of operations so far
+	// loops is the argument of the function compute in an operation. done is the number of
+	// operations so far.
+	var loops, done int
 	var computed time.Duration
 	var pure float64
 	both := func() error {

@@ -31,7 +31,7 @@ func newTeam(n int, once func(i int) error) *team {
 	t := &team{start: make([]chan int, n), done: make(chan error, n)}
 	for i := range t.start {
 		t.start[i] = make(chan int, 1)
-		go func() { // ends when close has closed t.start[i]; nothing waits for it
+		go func() { // ends when t.start[i] is closed; nothing waits for it
 			for n := range t.start[i] {
 				var err error
 				for range n {
@@ -130,7 +130,9 @@ var waiters = benchmark{
 		peer := 1 - c.Rank()
 		var idle errgroup.Group
 		for i := range n {
-			idle.Go(func() error { // ends when it has received the message that the peer's close sends; close waits for it
+			// The goroutine ends when it has received the message that the peer's part.close sends.
+			// part.close waits for it.
+			idle.Go(func() error {
 				_, err := comm.Recv(c, make([]byte, 1), peer, tag+1+i)
 				return err
 			})
@@ -201,7 +203,8 @@ var besideStream = benchmark{
 		}
 		var stream errgroup.Group
 		stop := make(chan struct{})
-		stream.Go(func() error { return streamUntil(c, make([]byte, max(size, 1)), stop) }) // close waits for it
+		// The goroutine ends after stop is closed on rank 0. p.close waits for it.
+		stream.Go(func() error { return streamUntil(c, make([]byte, max(size, 1)), stop) })
 		p.close = func() error {
 			close(stop)
 			return stream.Wait()

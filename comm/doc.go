@@ -51,7 +51,7 @@
 //   - operations: [Win.Put], [Win.Get], [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp],
 //     [Win.CompareSwap], and forms that return a request, such as [Win.RPut]
 //   - epochs of all ranks: [Win.Fence]
-//   - epochs of one target or all targets, which do nothing: [Win.Lock], [Win.LockAll],
+//   - epochs with one target or all targets, which make no calls: [Win.Lock], [Win.LockAll],
 //     [Win.Flush], [Win.Unlock]
 //   - epochs of some ranks: [Win.Post], [Win.Start], [Win.Complete], [Win.Wait]
 //   - loads and stores: [Win.Local], [Win.Shared], [Win.Sync]
@@ -109,8 +109,8 @@
 //
 // # Implementation
 //
-// The functions of this package are a typed skin. They describe slices as memory with an element
-// type, and call internal/mpi:
+// The functions of this package have type parameters. They describe slices as memory with an
+// element type, and call internal/mpi:
 //
 //	your slices ─► elem.View ─► internal/mpi ─► engine          Send, Recv, …
 //	                                         └─► coll ─► engine  Bcast, Allreduce, …

@@ -9,34 +9,67 @@ import (
 // example of Init and Alloc, wrap an error of the system, of a transport or of the launcher
 // instead.
 var (
-	ErrTruncate     = mpi.ErrTruncate     // the message is longer than the receive buffer, which holds the part that fits
-	ErrProcFailed   = mpi.ErrProcFailed   // a process that the call needs has failed
-	ErrFinalized    = mpi.ErrFinalized    // a rank that the call needs has called Finalize, or its function in Main has returned; see Comm.Finalize
-	ErrRevoked      = mpi.ErrRevoked      // the communicator or window was revoked; the text says why
-	ErrClosed       = mpi.ErrClosed       // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = mpi.ErrMismatch     // ranks call different collectives, pass different arguments, or send and receive elements of different types
-	ErrNotSupported = mpi.ErrNotSupported // the transport, or this build of the program, cannot do this
+	// ErrTruncate: the message is longer than the receive buffer, which holds the part that fits.
+	ErrTruncate = mpi.ErrTruncate
+	// ErrProcFailed: a process that the call needs has failed.
+	ErrProcFailed = mpi.ErrProcFailed
+	// ErrFinalized: a rank that the call needs has called Finalize, or its function in Main has
+	// returned. See [Comm.Finalize].
+	ErrFinalized = mpi.ErrFinalized
+	// ErrRevoked: the communicator or window was revoked. The text of the error says why.
+	ErrRevoked = mpi.ErrRevoked
+	// ErrClosed: the communicator is nil or freed, or the job is finalized.
+	ErrClosed = mpi.ErrClosed
+	// ErrMismatch: ranks call different collectives, pass different arguments, or send and receive
+	// elements of different types.
+	ErrMismatch = mpi.ErrMismatch
+	// ErrNotSupported: the transport, or this build of the program, cannot do this.
+	ErrNotSupported = mpi.ErrNotSupported
 
-	ErrRank   = mpi.ErrRank   // the communicator, window or group does not have this rank, or a list names a rank twice
-	ErrTag    = mpi.ErrTag    // the tag is out of range (for messages: 0 to MaxTag; receives and probes also accept AnyTag)
-	ErrCount  = mpi.ErrCount  // a length, count or displacement is negative, too large or does not fit the others, or a message is not a whole number of elements
-	ErrType   = mpi.ErrType   // the element type holds pointers or does not suit the call, or a value cannot be encoded or decoded
-	ErrOp     = mpi.ErrOp     // the operation is nil or zero, does not exist for the element type or the call, or has panicked or called runtime.Goexit
-	ErrBuffer = mpi.ErrBuffer // two slices of the call share memory in a way that the call does not permit
-	ErrInUse  = mpi.ErrInUse  // a buffer has changed while a send used it, or an operation writes memory that another one uses; only with the tunable check (WEFT_CHECK=1)
-	ErrArg    = mpi.ErrArg    // another argument is wrong, for example a colour, the stride of a range, or a nil message
-	ErrGroup  = mpi.ErrGroup  // the group has a process that the communicator does not have, lacks the caller, or differs between ranks
-	ErrInit   = mpi.ErrInit   // Init was called before, and may not be called again
+	// ErrRank: the communicator, window or group does not have this rank, or a list names a rank
+	// twice.
+	ErrRank = mpi.ErrRank
+	// ErrTag: the tag is out of range (for messages: 0 to MaxTag; receives and probes also accept
+	// AnyTag).
+	ErrTag = mpi.ErrTag
+	// ErrCount: a length, count or displacement is negative, too large or does not fit the others,
+	// or a message is not a whole number of elements.
+	ErrCount = mpi.ErrCount
+	// ErrType: the element type holds pointers or does not suit the call, or a value cannot be
+	// encoded or decoded.
+	ErrType = mpi.ErrType
+	// ErrOp: the operation is nil or zero, does not exist for the element type or the call, or has
+	// panicked or called runtime.Goexit.
+	ErrOp = mpi.ErrOp
+	// ErrBuffer: two slices of the call share memory in a way that the call does not permit.
+	ErrBuffer = mpi.ErrBuffer
+	// ErrInUse: a buffer has changed while a send used it, or an operation writes memory that
+	// another one uses. Only with the tunable check (WEFT_CHECK=1).
+	ErrInUse = mpi.ErrInUse
+	// ErrArg: another argument is wrong, for example a colour, the stride of a range, or a nil
+	// message.
+	ErrArg = mpi.ErrArg
+	// ErrGroup: the group has a process that the communicator does not have, lacks the caller, or
+	// differs between ranks.
+	ErrGroup = mpi.ErrGroup
+	// ErrInit: Init was called before, and may not be called again.
+	ErrInit = mpi.ErrInit
 
 	// ErrConcurrent says that another goroutine is in a collective of the same communicator. Use a
 	// lock, or a communicator for each goroutine (Dup).
 	ErrConcurrent = mpi.ErrConcurrent
 
-	ErrWin      = mpi.ErrWin      // the window is nil or was freed
-	ErrRMASync  = mpi.ErrRMASync  // the operation needs an epoch that is not open, or the call does not fit the open epoch
-	ErrRMARange = mpi.ErrRMARange // the elements are not within the target's part of the window
-	ErrDisp     = mpi.ErrDisp     // the displacement is negative
-	ErrLockType = mpi.ErrLockType // the kind of lock is neither LockShared nor LockExclusive
+	// ErrWin: the window is nil or was freed.
+	ErrWin = mpi.ErrWin
+	// ErrRMASync: the operation needs an epoch that is not open, or the call does not fit the open
+	// epoch.
+	ErrRMASync = mpi.ErrRMASync
+	// ErrRMARange: the elements are not within the target's part of the window.
+	ErrRMARange = mpi.ErrRMARange
+	// ErrDisp: the displacement is negative.
+	ErrDisp = mpi.ErrDisp
+	// ErrLockType: the kind of lock is neither LockShared nor LockExclusive.
+	ErrLockType = mpi.ErrLockType
 )
 
 // Error is the type of the errors of this package, except those of [Unfinished].Wait. Finalize may

@@ -7,10 +7,15 @@ import (
 
 // Special values of ranks, tags and colours, and the largest tag.
 const (
-	AnySource = -1     // Recv and Probe: a message from any rank (MPI_ANY_SOURCE)
-	AnyTag    = -1     // Recv and Probe: a message with any tag (MPI_ANY_TAG)
-	ProcNull  = -2     // no rank: a transfer with ProcNull completes at once and moves nothing (MPI_PROC_NULL)
-	Undefined = -32766 // Split: no new communicator; Rank and Translate: not in the group; Status.Count: not known (MPI_UNDEFINED)
+	AnySource = -1 // Recv and Probe: a message from any rank (MPI_ANY_SOURCE)
+	AnyTag    = -1 // Recv and Probe: a message with any tag (MPI_ANY_TAG)
+	// ProcNull is no rank: a transfer with ProcNull completes at once and moves nothing
+	// (MPI_PROC_NULL).
+	ProcNull = -2
+	// Undefined is the colour with which Split returns no communicator, the result of Rank and
+	// Translate for a process that is not in the group, and a Status.Count that is not known
+	// (MPI_UNDEFINED).
+	Undefined = -32766
 
 	// MaxTag is the largest tag (MPI_TAG_UB).
 	MaxTag = 1<<31 - 1

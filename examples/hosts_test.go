@@ -32,7 +32,8 @@ func TestAHostIsCutOff(t *testing.T) {
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		require.NoError(t, cmd.Start())
 		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }() // ends when gorun ends, at the latest when ctx ends and gorun is killed
+		// The goroutine ends when gorun ends, at the latest when ctx ends and gorun is killed.
+		go func() { ended <- cmd.Wait() }()
 		host := c.Hosts()[cut]
 		for len(host.Processes(testbed.Running(program))) < 2 {
 			select {

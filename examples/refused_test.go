@@ -96,7 +96,8 @@ exec %s "$@"
 // that host use tcp among each other, and the ranks on the other host share memory.
 func TestOneHostOfTwoRefusesMemoryFiles(t *testing.T) {
 	refuse := buildRefuse(t)
-	joined := []string{"joined by tcp (", "joined by shm (memory of this host) to 2, tcp ("} // what rank 0 prints if its host refuses, and if the other host does
+	// What rank 0 prints if its own host refuses, and what it prints if the other host does.
+	joined := []string{"joined by tcp (", "joined by shm (memory of this host) to 2, tcp ("}
 	c := testbed.Up(t, 2)
 	for refused := range 2 {
 		ssh := filepath.Join(t.TempDir(), "ssh")

@@ -113,7 +113,8 @@ static int differs(int from, size_t *at)
     return 0;
 }
 
-/* progress lets the provider make progress, and returns how many transfers have completed since the last call. */
+/* progress lets the provider make progress, and returns how many transfers have completed since the
+ * last call. */
 static int progress(void)
 {
     struct fi_cq_entry done[WINDOW];
@@ -339,8 +340,8 @@ int main(int argc, char **argv)
     else
         target(control);
     if (!child) {
-        /* Let the provider make progress until the origin shuts down the control socket, because the origin may
-         * need that for its last completions. */
+        /* Let the provider make progress until the origin shuts down the control socket, because
+         * the origin may need that for its last completions. */
         char c;
         while (recv(control, &c, 1, MSG_DONTWAIT) != 0)
             progress();

@@ -110,7 +110,8 @@ static void take(struct way *w, char *to, long message)
     store(w->read, message + 1);
 }
 
-/* run calls part in two processes, with the process's number, 0 or 1, and returns the time in process 0, in us. */
+/* run calls the function part in two processes, with the process's number, 0 or 1, and returns the
+ * time in process 0, in us. */
 static double run(void (*part)(struct way *, char *, int), struct way *ways)
 {
     char *own = aligned_alloc(4096, (bytes + 4095) & ~4095UL);

@@ -114,7 +114,9 @@ const sideLimit = 30 * time.Second
 // pingpong returns a side that measures with fi_pingpong, which runs a server and a client on this host.
 // The first measurement also runs a trial, to find the number of iterations that fit the time.
 func pingpong(s *settings, provider string, size int) contest.Side {
-	trial, iterations := 1000, 0 // so many that the time to connect, which fi_pingpong includes, matters little
+	// There are so many iterations that the time to connect, which fi_pingpong includes, matters
+	// little.
+	trial, iterations := 1000, 0
 	if size > fewAbove {
 		trial = 100
 	}

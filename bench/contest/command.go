@@ -58,7 +58,8 @@ func killMarked(mark string) error {
 			return nil
 		}
 		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // the error does not matter: the process may have ended by itself
+			// The error does not matter, because the process may have ended by itself.
+			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

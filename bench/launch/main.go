@@ -114,8 +114,8 @@ func (b *bench) over(n, slots int) string {
 	return strings.Join(list, ",")
 }
 
-// gorun returns the command line of a job of np ranks on n hosts, which gorun starts by ssh. mpirun does
-// the same for mpirun. more is the program with its arguments.
+// gorun returns the command line of a job of np ranks on n hosts, which gorun starts by ssh. The
+// method mpirun does the same for the command mpirun. more is the program with its arguments.
 func (b *bench) gorun(n, np int, more ...string) []string {
 	return append([]string{b.path("gorun"), "-ssh", b.cluster.SSH(), "-host", b.over(n, (np+n-1)/n), "-np", fmt.Sprint(np)}, more...)
 }
@@ -184,7 +184,9 @@ func (b *bench) start() error {
 			if err != nil {
 				return err
 			}
-			if round > 0 { // the first round does not count, because it copies gorun to the hosts and fills caches
+			// The first round does not count, because it copies gorun to the hosts and fills
+			// caches.
+			if round > 0 {
 				ours, theirs, ratios = append(ours, x), append(theirs, y), append(ratios, x.Seconds()/y.Seconds())
 			}
 		}

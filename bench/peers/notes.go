@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// record stores facts for notes. They are from object, a JSON object that the benchmark of the side
-// has printed.
+// record stores facts for [built.notes]. They are from object, a JSON object that the benchmark of
+// the side has printed.
 func (b *built) record(side string, bench *benchmark, ranks int, object map[string]any) {
 	if n, ok := object["cores"].(float64); ok && !bench.threads {
 		if b.cores[ranks] == nil {

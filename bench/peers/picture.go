@@ -96,7 +96,8 @@ func (p *panel) find(name string, target bool) *series {
 }
 
 func (s *series) add(x, y float64) {
-	if y > 0 && !math.IsInf(y, 0) { // y is not above 0 if the figure is missing, and a logarithmic axis has no 0
+	// y is not above 0 if the figure is missing, and a logarithmic axis has no 0.
+	if y > 0 && !math.IsInf(y, 0) {
 		s.Points = append(s.Points, [2]float64{x, y})
 	}
 }

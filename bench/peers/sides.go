@@ -15,14 +15,16 @@ import (
 	"github.com/weft-hpc/weft/bench/contest"
 )
 
-// built holds the compared programs, and the facts that record has stored for notes.
+// built holds the compared programs, and the facts that [built.record] has stored for
+// [built.notes].
 type built struct {
 	*contest.Programs
-	s     *settings
-	cores map[int]map[string]int // cores[n][side]: number of cores that rank 0 of that side may run on, with n ranks
-	over  []string               // transports that weft used
-	most  float64                // largest number of objects per operation that weft allocated
-	where string                 // the benchmark with that number; "": most is 0
+	s *settings
+	// cores[n][side] is the number of cores that rank 0 of that side may run on, with n ranks.
+	cores map[int]map[string]int
+	over  []string // transports that weft used
+	most  float64  // largest number of objects per operation that weft allocated
+	where string   // the benchmark with that number; "": most is 0
 
 	overlaps bool // overlap was measured
 }
@@ -70,7 +72,8 @@ var libraries = []library{
 // that this process may use. Open MPI uses it as the number of slots. The hardware threads of one
 // core count once.
 func processorCores() int {
-	files, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list") // the pattern is well-formed
+	// Glob returns no error, because the pattern is well-formed.
+	files, _ := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
 	cores := map[string]bool{}
 	for _, file := range files {
 		if text, err := os.ReadFile(file); err == nil {

@@ -13,10 +13,12 @@ type benchmark struct {
 	what   string         // name in the table
 	metric contest.Metric // the figure that is compared
 	of     contest.Basis  // what the targets apply to
-	ranks  []int          // the numbers of ranks to run with, among those of -ranks; empty: the number of -start
-	counts string         // the unit of sizes; empty: bytes
-	goals  []goal         // sizes and targets
-	pair   []goal         // replace the goals of the same sizes if there are two ranks
+	// ranks holds the numbers of ranks to run with, among those of the flag -ranks. If ranks is
+	// empty, the benchmark runs with the number of the flag -start.
+	ranks  []int
+	counts string // the unit of sizes; empty: bytes
+	goals  []goal // sizes and targets
+	pair   []goal // replace the goals of the same sizes if there are two ranks
 
 	// threads is set if the ranks of the MPI program have several threads.
 	threads bool

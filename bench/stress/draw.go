@@ -129,7 +129,8 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	crowds()
 	if k.survive {
 		j.args = append(j.args, "-survive")
-		j.flags = append(j.flags, "-grace", "20s") // time for the survivors, which ignore SIGTERM, to end by themselves before gorun kills them
+		// The survivors ignore SIGTERM, and need time to end by themselves before gorun kills them.
+		j.flags = append(j.flags, "-grace", "20s")
 	}
 	j.kill = &k
 	return j

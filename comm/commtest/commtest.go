@@ -139,7 +139,9 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	for i := range j.ranks {
 		r := &j.ranks[i]
 		j.running.Add(1)
-		go r.run(f) // ends when f and Finalize have returned; fail makes their calls return; wait waits for the goroutine
+		// The goroutine ends when f and Finalize have returned. job.fail makes their calls return,
+		// and job.wait waits for the goroutine.
+		go r.run(f)
 	}
 	if !j.wait(cfg.timeout) {
 		stacks := j.stacks()
@@ -179,10 +181,12 @@ type job struct {
 	kvs     *kvs
 	ranks   []rank
 	running sync.WaitGroup // counts the ranks whose goroutines have not ended
-	killing sync.WaitGroup // counts the calls of rank.kill that fail has started
+	killing sync.WaitGroup // counts the calls of rank.kill that job.fail has started
 
-	mu      sync.Mutex
-	culprit int   // the rank that failed first; -1: the failure is not that of a rank, for example the timeout; guarded by mu
+	mu sync.Mutex
+	// The rank that failed first. -1: the failure is not that of a rank, for example the timeout.
+	// Guarded by mu.
+	culprit int
 	first   error // the first failure; guarded by mu
 }
 
@@ -193,10 +197,12 @@ type rank struct {
 	setup    mpi.Setup
 	failures *os.File // failure notifications for the rank are written here; nil without WithNotify
 
-	mu        sync.Mutex
-	engine    *engine.Engine // the rank's engine; nil until Init has made it; guarded by mu
-	goroutine string         // name of the rank's goroutine in the output of runtime.Stack; empty until the goroutine runs; guarded by mu
-	dead      bool           // Kill was called for the rank; guarded by mu
+	mu     sync.Mutex
+	engine *engine.Engine // the rank's engine; nil until Init has made it; guarded by mu
+	// Name of the rank's goroutine in the output of runtime.Stack; empty until the goroutine runs;
+	// guarded by mu.
+	goroutine string
+	dead      bool // Kill was called for the rank; guarded by mu
 }
 
 type rankKey struct{}

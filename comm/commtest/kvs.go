@@ -16,9 +16,11 @@ type kvs struct {
 	mu     sync.Mutex
 	values map[string]string // by key: the value that a rank has put; guarded by mu
 	in     int               // number of ranks that are in the current fence; guarded by mu
-	open   chan struct{}     // Fence closes it when all ranks are in the current fence, and makes another one for the next fence; guarded by mu
-	closed bool              // close was called; guarded by mu
-	failed chan struct{}     // close closes it, so that all fences return an error
+	// kvs.Fence closes open when all ranks are in the current fence, and makes another channel for
+	// the next fence; guarded by mu.
+	open   chan struct{}
+	closed bool          // close was called; guarded by mu
+	failed chan struct{} // kvs.close closes it, so that all fences return an error
 }
 
 var errJobFailed = errors.New("the job has failed")

@@ -12,13 +12,16 @@ import (
 //
 //	value = Σ limbs[i] · 2^(32·i - scale)
 type accumulator struct {
-	limbs [accumulatorLimbs]int64 // the low 32 bits of each are a part of the value; above them are the carries of up to maxAdds additions
-	adds  int                     // number of additions since the last carry
+	// The low 32 bits of each limb are a part of the value. Above them are the carries of up to
+	// maxAdds additions.
+	limbs [accumulatorLimbs]int64
+	adds  int // number of additions since the last carry
 }
 
 const (
-	scale            = 2 * 1074              // the smallest square is 2^-2148
-	accumulatorLimbs = (scale+2*1024)/32 + 4 // the largest square is below 2^2048; the sum of 2⁶⁴ such squares fits
+	scale = 2 * 1074 // the smallest square is 2^-2148
+	// The largest square is below 2^2048, and the sum of 2⁶⁴ such squares fits.
+	accumulatorLimbs = (scale+2*1024)/32 + 4
 	maxAdds          = 1 << 30
 )
 

@@ -116,7 +116,8 @@ func (l *link) acquire() {
 func (l *link) runChecked(k *bufcheck.Checker) error {
 	reads, writes := l.buffers()
 	p, err := k.Call(l.name, reads, writes)
-	defer func() { _ = p.End(nil) }() // deferred, because a reduction operation of the program (OpFunc) may call runtime.Goexit
+	// Deferred, because a reduction operation of the program (OpFunc) may call runtime.Goexit.
+	defer func() { _ = p.End(nil) }()
 	if err == nil {
 		err = p.End(l.perform())
 	}

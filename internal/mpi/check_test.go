@@ -42,7 +42,7 @@ func TestCheckAllows(t *testing.T) {
 		for round := range 3 {
 			rs := []comm.Request{
 				comm.Irecv(c, got[:4], other, 1), comm.Irecv(c, got[4:], other, 2),
-				comm.Isend(c, buf[:6], other, 1), comm.Isend(c, buf[2:], other, 2), // the buffers of two sends may overlap
+				comm.Isend(c, buf[:6], other, 1), comm.Isend(c, buf[2:], other, 2), // buffers of sends may overlap
 			}
 			if round == 1 { // in this round the receives are shorter than the messages
 				require.ErrorIs(t, comm.WaitAll(rs), comm.ErrTruncate)

@@ -13,8 +13,8 @@ import (
 
 // A collective has three steps, of which the first and the last are the same for its blocking and
 // its nonblocking form. A function such as Comm.bcast checks the arguments and stores them in a
-// link, as bytes. Then run performs the collective in the caller's goroutine, or spawn in another
-// one. end finishes it.
+// link, as bytes. Then the function run performs the collective in the caller's goroutine, or
+// Comm.spawn starts it in another goroutine. link.end finishes it.
 
 // plan holds the checked arguments of a collective. Lengths, counts and displacements are in bytes.
 type plan struct {
@@ -58,7 +58,7 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 type signature struct {
 	signed     calls.Call
 	sig        uint16 // fingerprint of signed; 0: this link has run no call yet
-	unrecorded bool   // recordCall has not put signed into state.called yet
+	unrecorded bool   // recordCall has not yet put the field signed into state.called
 }
 
 // sign sets the properties of this call that must be the same on all ranks. Programs repeat calls,
@@ -107,7 +107,7 @@ func (c *Comm) spawn(l *link, err error) Request {
 	if err != nil {
 		return c.refused("", noRank, noRank, err)
 	}
-	s := l.s // read l.s before Go, because after Go only the other goroutine may use l
+	s := l.s // only the other goroutine may use l after the call of Engine.Go
 	p, err := l.checkStart()
 	if err != nil {
 		return c.refused("", noRank, noRank, l.end(err))

@@ -175,8 +175,9 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 	return l.readyWith(coll.KindAllgatherv, l.recvCounts, total)
 }
 
-// readyWith does what ready does, for a collective without a root in which all ranks pass the same
-// counts, one for each rank. total is the sum of the counts. counts and total are in bytes.
+// readyWith does what [link.ready] does, for a collective without a root in which all ranks pass
+// the same counts, one for each rank. total is the sum of the counts. counts and total are in
+// bytes.
 func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error) {
 	l.what = what
 	l.sign(what, 0, coll.Fold(counts))

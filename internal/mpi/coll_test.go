@@ -83,8 +83,10 @@ type trial[T comparable] struct {
 	rng     *rand.Rand // the same on all ranks
 	n, root int
 	counts  []int // by rank: number of elements of the rank's part, chosen at random
-	displs  []int // by rank: displacement of the rank's part, in elements; the parts lie in a random order, with gaps
-	extent  int   // number of elements of all parts and gaps together
+	// By rank: displacement of the rank's part, in elements. The parts lie in a random order, with
+	// gaps.
+	displs []int
+	extent int // number of elements of all parts and gaps together
 }
 
 func (s subject[T]) trial(c *comm.Comm, rng *rand.Rand, n int) *trial[T] {

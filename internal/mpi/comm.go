@@ -25,10 +25,14 @@ import (
 // On a nil *Comm, on a freed communicator, and on any communicator after Finalize, the calls that
 // return an error return [ErrClosed].
 type Comm struct {
-	s         *state
-	ctx       context.Context
-	completed *completedRequest   // if not nil, this Comm is no communicator, but holds the result of a request that was complete from the start
-	use       *bufcheck.Operation // if not nil, this copy was made for one request, and use is the checker's record that the request's buffers are in use
+	s   *state
+	ctx context.Context
+	// If completed is not nil, this Comm is no communicator, but holds the result of a request that
+	// was complete from the start.
+	completed *completedRequest
+	// If use is not nil, this copy of the Comm was made for one request, and use is the checker's
+	// record that the request's buffers are in use.
+	use *bufcheck.Operation
 }
 
 // state holds what all copies of a communicator share on this rank. WithContext makes copies.
@@ -45,7 +49,9 @@ type state struct {
 	group Group // the communicator's processes
 
 	window atomic.Bool // the communicator is a window's own
-	parent *state      // if parent is revoked, this communicator is revoked too; nil: none; see attach; guarded by job.stall.mu
+	// If parent is revoked, this communicator is revoked too. nil: there is no parent. See attach.
+	// Guarded by job.stall.mu.
+	parent *state
 
 	p2p   *engine.Context   // messages of the program
 	coll  *engine.Context   // messages of collectives
@@ -56,8 +62,11 @@ type state struct {
 	agreements *agree.Comm   // for Agree and Shrink, which have no order relative to collectives
 	closed     atomic.Bool   // the communicator, or its window, was freed
 
-	slotFree atomic.Uint32               // 1: no link holds the slot, the permission to use the arena; 0: a link holds it; see slot.go
-	slotLink *link                       // if the slot is free: a link that no call uses; only a goroutine that has acquired the slot uses this field
+	// 1: no link holds the slot, the permission to use the arena; 0: a link holds it. See slot.go.
+	slotFree atomic.Uint32
+	// If the slot is free, slotLink is a link that no call uses. Only a goroutine that has acquired
+	// the slot uses this field.
+	slotLink *link
 	queued   atomic.Int32                // number of links in queue; written with linkMu held
 	arena    atomic.Pointer[arena.Arena] // nil: no collective has needed it yet; arena.None: there is none
 	// Engine.StateVersion before the last call of Usable for the context coll that returned no
@@ -253,7 +262,8 @@ func (c *Comm) syncFree() error {
 		}
 		return err
 	}
-	if a := s.arena.Load(); a != nil && a != arena.None { // after this barrier all ranks have finished their collectives, as arenaMismatch requires
+	// After the barrier below all ranks have finished their collectives, as arenaMismatch requires.
+	if a := s.arena.Load(); a != nil && a != arena.None {
 		if err := run(barrier(c, "Free", calls.KindLast)); err != nil {
 			return err
 		}
@@ -286,7 +296,9 @@ func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
 	switch {
 	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.survivesFailures || s.job.ending.Load()):
-		return nil // there is no message; a rank that has already left Finalize may refuse a connection, so that this rank regards it as failed
+		// There is no message. A rank that has already left Finalize may refuse a connection, so
+		// that this rank regards it as failed.
+		return nil
 	case err != nil || !ok:
 		return err
 	}

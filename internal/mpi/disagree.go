@@ -71,7 +71,9 @@ func (l *link) disagreement(rank int) error {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for i := range int(replyIntervals * j.stall.interval / (10 * time.Millisecond)) {
-			if i%25 == 0 { // every 250 ms, because the other rank may not have recorded its call when the last query arrived
+			// Every 250 ms, because the other rank may not have recorded its call when the last
+			// query arrived.
+			if i%25 == 0 {
 				s.sendQuery(rank, q)
 			}
 			<-tick.C

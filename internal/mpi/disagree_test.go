@@ -48,7 +48,9 @@ func TestDisagreementInACircle(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if err = x.call(c); err == nil { // the collective of this rank waited for no other rank; the next call returns the error
+					// If the collective of this rank waited for no other rank, it returns no error,
+					// but the next call does.
+					if err = x.call(c); err == nil {
 						_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 					}
 					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
@@ -102,7 +104,8 @@ func TestQueriesOfHostilePeers(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if err := comm.Barrier(c); err != nil { // the first collective of c, about which Contradict sends queries
+				// This is the first collective of c. Contradict sends queries about it.
+				if err := comm.Barrier(c); err != nil {
 					return err
 				}
 				if c.Rank() == 1 {

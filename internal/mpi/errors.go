@@ -17,32 +17,65 @@ import (
 // error of a context that has ended (context.Canceled, context.DeadlineExceeded). Some, for example
 // of Init and Alloc, wrap an error of the system, of a transport or of the launcher instead.
 var (
-	ErrTruncate     = engine.ErrTruncate        // the message is longer than the receive buffer, which holds the part that fits
-	ErrProcFailed   = engine.ErrProcFailed      // a process that the call needs has failed
-	ErrFinalized    = engine.ErrFinalized       // a rank that the call needs has called Finalize, or its function in Main has returned; see comm.Comm.Finalize
-	ErrRevoked      = engine.ErrRevoked         // the communicator or window was revoked; the text says why
-	ErrClosed       = engine.ErrClosed          // the communicator is nil or freed, or the job is finalized
-	ErrMismatch     = engine.ErrMismatch        // ranks call different collectives, pass different arguments, or send and receive elements of different types
-	ErrNotSupported = transport.ErrNotSupported // the transport, or this build of the program, cannot do this
+	// ErrTruncate: the message is longer than the receive buffer, which holds the part that fits.
+	ErrTruncate = engine.ErrTruncate
+	// ErrProcFailed: a process that the call needs has failed.
+	ErrProcFailed = engine.ErrProcFailed
+	// ErrFinalized: a rank that the call needs has called Finalize, or its function in Main has
+	// returned. See comm.Comm.Finalize.
+	ErrFinalized = engine.ErrFinalized
+	// ErrRevoked: the communicator or window was revoked. The text of the error says why.
+	ErrRevoked = engine.ErrRevoked
+	// ErrClosed: the communicator is nil or freed, or the job is finalized.
+	ErrClosed = engine.ErrClosed
+	// ErrMismatch: ranks call different collectives, pass different arguments, or send and receive
+	// elements of different types.
+	ErrMismatch = engine.ErrMismatch
+	// ErrNotSupported: the transport, or this build of the program, cannot do this.
+	ErrNotSupported = transport.ErrNotSupported
 
-	ErrRank   = errors.New("rank out of range")            // the communicator, window or group does not have this rank, or a list names a rank twice
-	ErrTag    = errors.New("tag out of range")             // the tag is out of range (for messages: 0 to MaxTag; receives and probes also accept AnyTag)
-	ErrCount  = elem.ErrCount                              // a length, count or displacement is negative, too large or does not fit the others, or a message is not a whole number of elements
-	ErrType   = elem.ErrType                               // the element type holds pointers or does not suit the call, or a value cannot be encoded or decoded
-	ErrOp     = errors.New("operation cannot be applied")  // the operation is nil or zero, does not exist for the element type or the call, or has panicked or called runtime.Goexit
-	ErrBuffer = errors.New("buffers overlap")              // two slices of the call share memory in a way that the call does not permit
-	ErrInUse  = bufcheck.ErrInUse                          // a buffer has changed while a send used it, or an operation writes memory that another one uses; only with the tunable check (WEFT_CHECK=1)
-	ErrArg    = errors.New("argument out of range")        // another argument is wrong, for example a colour, the stride of a range, or a nil message
-	ErrGroup  = errors.New("group does not fit")           // the group has a process that the communicator does not have, lacks the caller, or differs between ranks
-	ErrInit   = errors.New("job has already been started") // Init was called before, and may not be called again
+	// ErrRank: the communicator, window or group does not have this rank, or a list names a rank
+	// twice.
+	ErrRank = errors.New("rank out of range")
+	// ErrTag: the tag is out of range (for messages: 0 to MaxTag; receives and probes also accept
+	// AnyTag).
+	ErrTag = errors.New("tag out of range")
+	// ErrCount: a length, count or displacement is negative, too large or does not fit the others,
+	// or a message is not a whole number of elements.
+	ErrCount = elem.ErrCount
+	// ErrType: the element type holds pointers or does not suit the call, or a value cannot be
+	// encoded or decoded.
+	ErrType = elem.ErrType
+	// ErrOp: the operation is nil or zero, does not exist for the element type or the call, or has
+	// panicked or called runtime.Goexit.
+	ErrOp = errors.New("operation cannot be applied")
+	// ErrBuffer: two slices of the call share memory in a way that the call does not permit.
+	ErrBuffer = errors.New("buffers overlap")
+	// ErrInUse: a buffer has changed while a send used it, or an operation writes memory that
+	// another one uses. Only with the tunable check (WEFT_CHECK=1).
+	ErrInUse = bufcheck.ErrInUse
+	// ErrArg: another argument is wrong, for example a colour, the stride of a range, or a nil
+	// message.
+	ErrArg = errors.New("argument out of range")
+	// ErrGroup: the group has a process that the communicator does not have, lacks the caller, or
+	// differs between ranks.
+	ErrGroup = errors.New("group does not fit")
+	// ErrInit: Init was called before, and may not be called again.
+	ErrInit = errors.New("job has already been started")
 
 	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator, so the order of the two calls is undefined: use a lock, or a communicator for each goroutine (Dup)")
 
-	ErrWin      = errors.New("window cannot be used")     // the window is nil or was freed
-	ErrRMASync  = rma.ErrEpoch                            // the operation needs an epoch that is not open, or the call does not fit the open epoch
-	ErrRMARange = rma.ErrRange                            // the elements are not within the target's part of the window
-	ErrDisp     = errors.New("displacement out of range") // the displacement is negative
-	ErrLockType = errors.New("no such kind of lock")      // the kind of lock is neither LockShared nor LockExclusive
+	// ErrWin: the window is nil or was freed.
+	ErrWin = errors.New("window cannot be used")
+	// ErrRMASync: the operation needs an epoch that is not open, or the call does not fit the open
+	// epoch.
+	ErrRMASync = rma.ErrEpoch
+	// ErrRMARange: the elements are not within the target's part of the window.
+	ErrRMARange = rma.ErrRange
+	// ErrDisp: the displacement is negative.
+	ErrDisp = errors.New("displacement out of range")
+	// ErrLockType: the kind of lock is neither LockShared nor LockExclusive.
+	ErrLockType = errors.New("no such kind of lock")
 )
 
 // noRank is the value of Error.Peer for a call without a peer, and of Error.Tag for a call without
@@ -53,11 +86,15 @@ const noRank = Undefined
 // return several, joined by errors.Join. An Error holds the call that failed and the reason, which
 // errors.Is and errors.As find.
 type Error struct {
-	Op   string // the call, such as "Send"
-	Comm string // the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4"; empty: none or nil
-	Peer int    // the rank of the other side, or the wrong rank of a method of Group; may be AnySource; Undefined: none
-	Tag  int    // the tag; may be AnyTag; Undefined: none
-	Err  error  // the reason
+	Op string // the call, such as "Send"
+	// Comm is the communicator, such as "world" or "comm 0.3", or the window, such as "win 0.4". It
+	// is empty if the call has none, or if the communicator or window is nil.
+	Comm string
+	// Peer is the rank of the other side, which may be AnySource. For a method of Group, Peer is
+	// the wrong rank. Undefined: none.
+	Peer int
+	Tag  int   // the tag; may be AnyTag; Undefined: none
+	Err  error // the reason
 }
 
 // Error returns a text with the call, its communicator, peer and tag, and the reason.

@@ -80,7 +80,9 @@ func TestRanksInFinalize(t *testing.T) {
 								}
 								err = wantErr(name, err, kind, "called Finalize")
 							}
-							_ = c.Finalize() // Finalize may return an error, because a rank did not take part in the collective
+							// Finalize may return an error, because a rank did not take part in the
+							// collective.
+							_ = c.Finalize()
 							return err
 						}, commtest.WithProviders(p()), commtest.WithParam("coll.shared_memory", memory))
 					})
@@ -152,7 +154,9 @@ func TestCallsBesideFinalize(t *testing.T) {
 			return comm.Barrier(c)
 		}
 		stop := make(chan error)
-		go func() { // this receive gets a message only when this rank itself sends one, below, like that of a server
+		// This receive gets a message only when this rank itself sends one, below, like the receive
+		// of a server.
+		go func() {
 			_, err := comm.Recv(c, make([]int, 1), comm.AnySource, 7)
 			stop <- err
 		}()

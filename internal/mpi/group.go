@@ -7,8 +7,10 @@ import (
 
 // Group is the type behind comm.Group: an ordered set of processes (MPI 4.1 §7.3).
 type Group struct {
-	ranks []int // world ranks of the processes, in the order of the group; other groups may share the slice, so it is never written
-	self  int   // 1 + the world rank of this process, for Rank; 0: not known, so Rank returns Undefined
+	// World ranks of the processes, in the order of the group. Other groups may share the slice, so
+	// it is never written.
+	ranks []int
+	self  int // 1 + the world rank of this process, for Rank; 0: not known, so Rank returns Undefined
 }
 
 // Comparison is the result of comparing two groups.

@@ -53,7 +53,8 @@ func onHosts(c *comm.Comm) error {
 	}
 	n, err := internetSockets()
 	if os.Getenv(hiddenVar) != "" {
-		n, err = strings.Count(hosts, "1"), nil // without /proc the sockets cannot be counted, so assume that their number is right
+		// Without /proc the sockets cannot be counted, so assume that their number is right.
+		n, err = strings.Count(hosts, "1"), nil
 	}
 	if err != nil {
 		return err

@@ -29,10 +29,11 @@ import (
 // Setup replaces parts of what Init would set up by itself. Init uses its defaults for nil fields.
 // Tests and package commtest use Setup.
 type Setup struct {
-	World     *bootstrap.World              // instead of the world that the launcher of this process describes
-	Providers []transport.Provider          // in order of preference, instead of transport.use
-	Engine    func(*engine.Engine)          // called with the engine before the program's first message; may be nil
-	Exit      func(code int, reason string) // abort calls it instead of os.Exit
+	World     *bootstrap.World     // instead of the world that the launcher of this process describes
+	Providers []transport.Provider // in order of preference, instead of transport.use
+	// Engine is called with the engine before the program's first message. It may be nil.
+	Engine func(*engine.Engine)
+	Exit   func(code int, reason string) // abort calls it instead of os.Exit
 }
 
 // job holds the state of this process, one rank, from Init to Finalize.
@@ -54,12 +55,16 @@ type job struct {
 
 	refusals refusals
 
-	checks           bool              // value of the tunable check
-	check            *bufcheck.Checker // records the buffers that operations use; nil without the tunable check and without -race
-	survivesFailures bool              // the job continues after ranks fail; the launcher reports the failed ranks
-	shares           bool              // one of the transports is shared memory; the same on all ranks
-	deferredFrees    rma.DeferredFrees // memory of closed windows that package rma frees later, because other ranks may still use it
-	arenas           arena.Pool
+	checks bool // value of the tunable check
+	// check records the buffers that operations use. It is nil without the tunable check and
+	// without -race.
+	check *bufcheck.Checker
+	// The job continues after ranks fail, and the launcher reports the failed ranks.
+	survivesFailures bool
+	shares           bool // one of the transports is shared memory; the same on all ranks
+	// Memory of closed windows that package rma frees later, because other ranks may still use it.
+	deferredFrees rma.DeferredFrees
+	arenas        arena.Pool
 }
 
 // finalizeTimeout limits two waits of Finalize, each of which may take that long: for the
@@ -237,7 +242,7 @@ func (c *Comm) Finalize() error {
 	if good {
 		j.settle()
 	}
-	unreported := j.unreportedFailures() // after settle, because requests may fail during settle
+	unreported := j.unreportedFailures() // after j.settle, because requests may fail while it waits
 	if good && unreported == nil {
 		j.reportLeftovers()
 	}

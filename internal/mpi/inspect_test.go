@@ -102,7 +102,8 @@ func TestInspect(t *testing.T) {
 						}
 						return test.comes(c)
 					}
-					go func() { asked <- inspected(c, test.want) }() // ends when rank 1 waits; rank 0 receives the result
+					// The goroutine ends when rank 1 waits. Rank 0 receives the result.
+					go func() { asked <- inspected(c, test.want) }()
 					return test.waits(c)
 				}, commtest.WithProviders(provider))
 			})
@@ -244,7 +245,8 @@ func TestInspectLater(t *testing.T) {
 			if has("sync.Mutex.Lock") {
 				return fmt.Errorf("it says %+v", s)
 			}
-			if !s.Busy && has("IO wait") && has("select") && has("sleep") { // if one is missing, a goroutine does not wait yet
+			// If one of these states is missing, a goroutine does not wait yet.
+			if !s.Busy && has("IO wait") && has("select") && has("sleep") {
 				return nil
 			}
 		}

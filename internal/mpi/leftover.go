@@ -29,10 +29,13 @@ import (
 // operation, because of a mistake of the program such as a rank that does not exist. A request
 // counts until a Wait or Test returns its error.
 type refusals struct {
-	mu    sync.Mutex
-	n     int                 // number of requests that count; guarded by mu
-	few   []*completedRequest // at most reportLimit of the requests that count, in the order of their calls; guarded by mu
-	calls []refusedCall       // one for each pair of function (such as Isend) and source line with refused requests, in the order of the first refusals; guarded by mu
+	mu sync.Mutex
+	n  int // number of requests that count; guarded by mu
+	// At most reportLimit of the requests that count, in the order of their calls; guarded by mu.
+	few []*completedRequest
+	// One entry for each pair of function (such as Isend) and source line with refused requests, in
+	// the order of the first refusals; guarded by mu.
+	calls []refusedCall
 }
 
 // refusedCall counts the refused requests of one call, such as Isend, at one line of the program.
@@ -180,7 +183,9 @@ func (j *job) unreportedFailures() error {
 	if n > 1 {
 		head = fmt.Sprintf("%d requests failed, and the program did not wait for them", n)
 	}
-	if len(errs) == 0 { // the program has waited for all requests that few has held; few was full when the others were refused
+	// If errs is empty, the program has waited for all requests that the slice few has held. few
+	// was full when the other requests were refused.
+	if len(errs) == 0 {
 		calls := j.refusals.unreportedCalls()
 		if !j.checks {
 			calls += " (WEFT_CHECK=1 names the lines of the calls)"

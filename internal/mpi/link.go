@@ -35,34 +35,46 @@ type link struct {
 
 	plan
 	signature
-	entered bool         // this call has set state.entered; leave clears both
-	task    func() error // calls acquire and run; spawn has the engine call it on another goroutine
+	entered bool // this call has set state.entered; link.leave clears both
+	// task performs the collective and ends it. Comm.spawn passes it to the engine, which calls it
+	// on another goroutine.
+	task func() error
 
 	// The communicator's slot is the permission to use its shared memory, the arena; see slot.go.
-	hasSlot    bool          // this link holds the slot
-	queued     bool          // this link was queued for the slot, and neither awaitSlot nor dequeue has returned for it since
-	granted    chan struct{} // gets one value when the slot is granted to this link; nil: this link was never queued
-	wantsArena bool          // the call uses the arena, or enterArena decides whether it does
-	count      int           // the argument of requestArena, in bytes
-	shared     bool          // requestArena has decided that the call runs wholly in shared memory; otherwise algorithm says how it runs
-	algorithm  int           // the algorithm that coll.Pick has chosen; coll.Unpicked: not chosen yet
-	arena      *arena.Arena  // the arena that the call uses; nil: the call uses messages
+	hasSlot bool // this link holds the slot
+	// This link was queued for the slot, and neither awaitSlot nor dequeue has returned for it
+	// since.
+	queued bool
+	// granted gets one value when the slot is granted to this link. nil: this link was never
+	// queued.
+	granted    chan struct{}
+	wantsArena bool // the call uses the arena, or enterArena decides whether it does
+	count      int  // the argument of requestArena, in bytes
+	// requestArena has decided that the call runs wholly in shared memory. If not, the field
+	// algorithm says how it runs.
+	shared    bool
+	algorithm int          // the algorithm that coll.Pick has chosen; coll.Unpicked: not chosen yet
+	arena     *arena.Arena // the arena that the call uses; nil: the call uses messages
 
-	reqs    []transfer // the transfers that WaitAll waits for, for example those of Isend and Irecv; a coll.Ticket is an index into it
-	scratch [][]byte   // buffers that Scratch returns, in the order of its calls; kept for the next collective
-	used    int        // number of slices of scratch that this call uses
-	large   []*[]byte  // buffers longer than scratchKept that this call uses; release returns them by giveLarge
-	tainted bool       // a transfer may still use the buffers, so the link is not used again
+	// The transfers that WaitAll waits for, for example those of Isend and Irecv. A coll.Ticket is
+	// an index into reqs.
+	reqs    []transfer
+	scratch [][]byte  // buffers that Scratch returns, in the order of its calls; kept for the next collective
+	used    int       // number of slices of scratch that this call uses
+	large   []*[]byte // buffers longer than scratchKept that this call uses; release calls giveLarge for them
+	tainted bool      // a transfer may still use the buffers, so the link is not used again
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu
-	stalledTicks uint          // number of checks in a row that found lastWait unchanged; guarded by state.linkMu
+	stalledTicks uint          // consecutive checks without a change of lastWait; guarded by state.linkMu
 }
 
 // transfer is a nonblocking send or receive that the algorithm of a collective has started.
 type transfer struct {
-	r    engine.Request
-	want int // number of bytes that the message must have; -1: the transfer is a send, or Wait has returned no error for it
+	r engine.Request
+	// Number of bytes that the message must have. -1: the transfer is a send, or Wait has returned
+	// no error for it.
+	want int
 	peer int // the other rank of the transfer
 }
 
@@ -158,7 +170,8 @@ func (l *link) abort(err error) error {
 	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
 		l.s.revoke(named)
 	}
-	l.ctx = context.Background() // the context may have ended; the transfers of a revoked communicator end soon
+	// The context may have ended. The transfers of a revoked communicator end soon.
+	l.ctx = context.Background()
 	if werr := l.WaitAll(); isContext(werr) || isContext(err) {
 		l.tainted = true
 	}

@@ -69,7 +69,9 @@ var programs = map[string]func(c *comm.Comm) error{
 		comm.Imrecv(m, make([]int, 2)) // the buffer is shorter than the message
 		return err
 	},
-	"burst": func(c *comm.Comm) error { // starts more requests than the free entries that the engine keeps in its table of requests (slotsKept)
+	// This program starts more requests than the free entries that the engine keeps in its table of
+	// requests (slotsKept).
+	"burst": func(c *comm.Comm) error {
 		rs := make([]comm.Request, 6000)
 		for i := range rs {
 			rs[i] = comm.Irecv(c, make([]int, 1), 0, i)

@@ -112,7 +112,8 @@ func TestMismatchBehind(t *testing.T) {
 		if err := comm.Barrier(c); err != nil {
 			return err
 		}
-		for i := 0; i < 6 && err == nil; i++ { // the root of a Bcast waits for no other rank, so it may be several calls ahead
+		// The root of a Bcast waits for no other rank, so it may be several calls ahead.
+		for i := 0; i < 6 && err == nil; i++ {
 			if c.Rank() == 0 || i != 0 {
 				err = comm.Bcast(c, []int{i}, 0)
 			} else {

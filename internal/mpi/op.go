@@ -13,10 +13,12 @@ import (
 // Op is an operation of reductions and accumulates (MPI_Op). Calls take a pointer; a nil *Op is
 // invalid.
 type Op struct {
-	name     string                 // in errors, such as "Sum"
-	kind     kernel.Op              // which built-in operation; not used if combine is set
-	combine  func(inout, in []byte) // sets inout[i] to in[i] ∘ inout[i] by the function of the program; nil: a built-in operation
-	commutes bool                   // the order of the operands does not matter
+	name string    // name in errors, such as "Sum"
+	kind kernel.Op // which built-in operation; not used if combine is set
+	// combine sets inout[i] to in[i] ∘ inout[i] by the function of the program. nil: this is a
+	// built-in operation.
+	combine  func(inout, in []byte)
+	commutes bool // the order of the operands does not matter
 }
 
 // The operations that only accumulates have. Reductions return ErrOp for them.

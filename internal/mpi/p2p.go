@@ -179,7 +179,8 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 			st, rerr := r.Retract(serr)
 			failed := checkCount(st.Bytes, recv.Type.Size, rerr)
 			err := unfinished(s, p, serr, rerr)
-			if !st.Cancelled || errors.Is(rerr, ErrTruncate) { // the receive is complete, or it failed for a reason of its own
+			// In these cases the receive is complete, or it failed for a reason of its own.
+			if !st.Cancelled || errors.Is(rerr, ErrTruncate) {
 				st.Cancelled = false
 				if failed != nil && failed != serr { //nolint:errorlint // the receive was withdrawn because of serr
 					err = fmt.Errorf("%w; the receive failed too: %w", err, failed)

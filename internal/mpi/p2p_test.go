@@ -93,7 +93,8 @@ func TestSsendWaits(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 0 {
 			r := comm.Issend(c, []int{1}, 1, 7)
-			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil { // rank 1 sends this message when it has probed the first one, but not received it
+			// Rank 1 sends this message when it has probed the first one, but not received it.
+			if _, err := comm.Recv(c, make([]int, 1), 1, 1); err != nil {
 				return err
 			}
 			if _, done, err := r.Test(); done {

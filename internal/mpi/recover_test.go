@@ -179,7 +179,8 @@ func TestFailedRanksInTexts(t *testing.T) {
 			}
 			defer over.Done()
 			_, recv := comm.Recv(part, []int{1}, 2, 0)
-			_, last := comm.Recv(part, []int{1}, 3, 0) // this rank also knows of this failure, because the launcher has reported both at once
+			// This rank also knows of this failure, because the launcher has reported both at once.
+			_, last := comm.Recv(part, []int{1}, 3, 0)
 			_, agree := part.Agree(1)
 			return first(wantErr("Recv", recv, comm.ErrProcFailed, "rank 2, tag 0): rank 3 of the world failed: "+silent),
 				wantErr("Recv", last, comm.ErrProcFailed, "rank 3, tag 0): rank 4 of the world failed: "+silent),
@@ -487,7 +488,8 @@ func TestWindowCallsAfterFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 10)
-				if err == nil && c.Rank() == 2 { // rank 2 holds the lock of its own part, so that no other rank gets the lock
+				// Rank 2 holds the lock of its own part, so that no other rank gets the lock.
+				if err == nil && c.Rank() == 2 {
 					err = w.Lock(2, comm.LockExclusive)
 				}
 				if err := first(err, comm.Barrier(c)); err != nil {

@@ -48,8 +48,12 @@ func (o callName) String() string { return callNames[o] }
 // Request is the type behind comm.Request: a nonblocking operation (MPI_Request). It has four
 // words, so that the compiler keeps it in registers.
 type Request struct {
-	r    engine.Request // the engine's request; its Note is the size of a receive's elements in bytes, and 0 for other operations
-	c    *Comm          // the communicator of the request, or a Comm that holds the result (Comm.completed); nil in the zero Request
+	// The engine's request. Its Note is the size of a receive's elements in bytes, and 0 for other
+	// operations.
+	r engine.Request
+	// The communicator of the request, or a Comm that holds only the result (Comm.completed). c is
+	// nil in the zero Request.
+	c    *Comm
 	call call
 }
 
@@ -72,10 +76,14 @@ func (c call) tag() int     { return int(int32(c)) }
 // refused call (see refusals), or of an operation that was complete at once. Request.c is then a
 // Comm that holds only this result.
 type completedRequest struct {
-	st   Status
-	err  error
-	job  *job   // the job whose refusals may count the request; nil: the request was not refused, or no job is known
-	line string // of a request that job.refusals has counted: line of the program that made the call; empty without the tunable check
+	st  Status
+	err error
+	// The job whose field refusals may count the request. nil: the request was not refused, or no
+	// job is known.
+	job *job
+	// For a request that job.refusals has counted: the line of the program that made the call. It
+	// is empty without the tunable check.
+	line string
 
 	counted bool // job.refusals counts the request; guarded by refusals.mu
 
@@ -115,8 +123,10 @@ func (c *Comm) copyWith(p *bufcheck.Operation, r engine.Request) *Comm {
 
 // Values of Request.c for the most frequent requests that were complete from the start.
 var (
-	procNullRecv     = &Comm{completed: &completedRequest{st: procNullStatus}} // a receive from ProcNull
-	completedAtStart = &Comm{completed: &completedRequest{}}                   // a send or a one-sided operation that was complete at once
+	// A receive from ProcNull.
+	procNullRecv = &Comm{completed: &completedRequest{st: procNullStatus}}
+	// A send or a one-sided operation that was complete at once.
+	completedAtStart = &Comm{completed: &completedRequest{}}
 )
 
 // startedRequest returns the Request for r, an operation that the engine has started for the call
@@ -321,7 +331,9 @@ func WaitAny(rs []Request) Completion {
 // first one, or -1 if there is none. Of the requests before it, or of all if there is none, first
 // is the first that has a request of the engine; nil: none has.
 func firstCompleted(rs []Request) (first *Request, done int) {
-	var known *Comm // the Comm of the last request that had one of the engine, to skip further requests with the same Comm
+	// The Comm of the last request that had one of the engine, to skip further requests with the
+	// same Comm.
+	var known *Comm
 	for i := range rs {
 		c := rs[i].c
 		if c == nil || c == known {

@@ -361,7 +361,9 @@ func TestDeathInACollective(t *testing.T) {
 						var err error
 						for err == nil {
 							if err = call(c, send, recv); err == nil {
-								err = comm.Barrier(c) // because some ranks, such as the root of a Bcast, wait for no other rank in the collective
+								// Some ranks, such as the root of a Bcast, wait for no other rank
+								// in the collective, but they do in Barrier.
+								err = comm.Barrier(c)
 							}
 						}
 						if c.Rank() == 1 {
@@ -420,7 +422,8 @@ func TestQueueEndsWithContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(c.Context())
 		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- comm.Barrier(c.WithContext(ctx)) }() // ends when ctx ends; its error is received below
+		// The goroutine ends when ctx ends. Its error is received below.
+		go func() { done <- comm.Barrier(c.WithContext(ctx)) }()
 		for mpi.Queued((*mpi.Comm)(c)) == 0 {
 			runtime.Gosched()
 		}
@@ -469,7 +472,9 @@ func TestGoexitInAnOperation(t *testing.T) {
 					if err := f(c); err != nil && !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
 						return err
 					}
-					for err == nil { // this rank's collective may have ended before the operation of another rank called Goexit
+					// This rank's collective may have ended before the operation of another rank
+					// called Goexit.
+					for err == nil {
 						err = comm.Barrier(c)
 					}
 					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), comm.Barrier(world))

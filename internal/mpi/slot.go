@@ -87,7 +87,9 @@ func (s *state) grantSlot() {
 	l := q.links[0]
 	q.links = slices.Delete(q.links, 0, 1)
 	s.queued.Add(-1)
-	l.granted <- struct{}{} // does not block, because the channel has room for one value; awaitSlot or dequeue receives the value and sets l.hasSlot
+	// The send does not block, because the channel has room for one value. awaitSlot or dequeue
+	// receives the value and sets l.hasSlot.
+	l.granted <- struct{}{}
 }
 
 // enqueue appends l to the queue for the slot and sets l.queued, unless the queue is closed. It

@@ -26,9 +26,13 @@ func (c *Comm) SplitNode(key int) (*Comm, error) {
 // rank gathers the arguments of all ranks. In Split, the ranks with the same color then make a
 // communicator; the other calls check that the arguments fit together.
 type splitArgs struct {
-	color int64  // of Split; for Create: the hash of the group; for windows: the hash of the element type
-	key   int64  // of Split; for Create: the rank in the group, or Undefined; for windows: the number of elements of this rank's part
-	id    uint64 // the new communicator's id, if this rank becomes its rank 0
+	// For Split: the color. For Create: the hash of the group. For windows: the hash of the element
+	// type.
+	color int64
+	// For Split: the key. For Create: the rank in the group, or Undefined. For windows: the number
+	// of elements of this rank's part.
+	key int64
+	id  uint64 // the new communicator's id, if this rank becomes its rank 0
 }
 
 func (c *Comm) split(name string, color, key int) (*Comm, error) {
@@ -148,7 +152,8 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, c.fail(name, noRank, tag, err)
 	}
 	l := s.take(c, name, groupTag|tag)
-	if l.hasSlot { // CreateGroup has no place in the order of collectives, so no collective may wait for its end
+	// CreateGroup has no place in the order of collectives, so no collective may wait for its end.
+	if l.hasSlot {
 		l.dropSlot()
 	}
 	l.sign(calls.KindCreateGroup, 0, 0)

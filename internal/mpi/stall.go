@@ -30,8 +30,10 @@ import (
 // stallLoop.
 type stallDetector struct {
 	interval time.Duration // between two rounds of stallLoop
-	stop     chan struct{} // stopStallDetector closes it to end stallLoop; nil: the world has one rank, and stallLoop does not run
-	done     chan struct{} // stallLoop closes it when it ends
+	// stopStallDetector closes stop to end stallLoop. nil: the world has one rank, and stallLoop
+	// does not run.
+	stop chan struct{}
+	done chan struct{} // stallLoop closes it when it ends
 
 	mu     sync.Mutex
 	states map[uint64]*state // open communicators, by id; guarded by mu

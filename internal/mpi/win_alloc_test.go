@@ -70,7 +70,9 @@ func TestWindowsAllocateNothing(t *testing.T) {
 	} {
 		for _, fab := range winFabrics {
 			if fab.name == "at random" || fab.name == "no async" {
-				continue // at random: the transport itself allocates; no async: windows run the same code as over RMA
+				// Over "at random" the transport itself allocates. Over "no async" windows run the
+				// same code as over RMA.
+				continue
 			}
 			t.Run(x.name+"/"+fab.name, func(t *testing.T) {
 				windows := make([]*comm.Win[int64], 2)

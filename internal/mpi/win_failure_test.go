@@ -120,7 +120,9 @@ func TestKilledTarget(t *testing.T) {
 						close(dead)
 						return first(meet, wantErr("the dead", w.Lock(0, comm.LockShared), comm.ErrClosed, "Lock"))
 					}
-					if name != "Fence" && name != "Wait" { // these two wait for a call of rank 1, so they may also start before its death
+					// Fence and Wait wait for a call of rank 1, so they may also start before its
+					// death.
+					if name != "Fence" && name != "Wait" {
 						<-dead
 					}
 					err = call(w)
@@ -239,8 +241,9 @@ func TestContextEndsWindowCalls(t *testing.T) {
 			cancel()
 			err = w.Lock(0, comm.LockShared)
 			_, ferr := w.FetchOp(1, 0, 0, comm.Sum)
+			// Free returns the error of the context only if Free has to wait.
 			return first(wantErr("Lock", err, context.Canceled, "comm: Lock ("), wantErr("FetchOp", ferr, comm.ErrRMASync, ""),
-				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled)) // Free returns the context's error only if it has to wait
+				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled))
 		})
 	})
 }
@@ -264,7 +267,8 @@ func TestFenceBesidePost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 1)
-				if err := first(err, comm.Barrier(c)); err != nil { // after the barrier, all ranks have the window
+				// After the barrier, all ranks have the window.
+				if err := first(err, comm.Barrier(c)); err != nil {
 					return err
 				}
 				if c.Rank() == 0 {

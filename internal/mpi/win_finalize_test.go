@@ -36,7 +36,8 @@ func TestWindowsBesideFinalize(t *testing.T) {
 				t.Parallel()
 				ranks(t, 3, func(c *comm.Comm) error {
 					w, err := comm.NewWin[int](c, 5000)
-					if err := first(err, comm.Barrier(c)); err != nil { // after the barrier, all ranks have the window
+					// After the barrier, all ranks have the window.
+					if err := first(err, comm.Barrier(c)); err != nil {
 						return err
 					}
 					if c.Rank() == 2 {
@@ -53,7 +54,9 @@ func TestWindowsBesideFinalize(t *testing.T) {
 						return unless(err, comm.ErrFinalized)
 					default:
 						kind := comm.ErrFinalized
-						if isErr(err, comm.ErrRevoked) { // a call of another rank failed first, and revoked the window
+						// With ErrRevoked, a call of another rank failed first, and revoked the
+						// window.
+						if isErr(err, comm.ErrRevoked) {
 							kind = comm.ErrRevoked
 						}
 						return wantErr(name, err, kind, "called Finalize")

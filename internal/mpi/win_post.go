@@ -27,8 +27,10 @@ type exposure struct {
 	mu     sync.Mutex       // not held while a call blocks
 	posted bool             // the exposure epoch is open; guarded by mu
 	done   []engine.Request // receives of the messages with tagDone from the origins; guarded by mu
-	err    error            // the first error of a receive of done that Wait or Test has found in this epoch; guarded by mu
-	to     []int            // the targets of the access epoch; guarded by mu
+	// The first error of a receive in done that Wait or Test has found in this epoch; guarded by
+	// mu.
+	err error
+	to  []int // the targets of the access epoch; guarded by mu
 }
 
 // Post implements comm.Win.Post, which documents the call.

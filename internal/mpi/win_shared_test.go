@@ -45,7 +45,8 @@ func TestShared(t *testing.T) {
 						return err
 					}
 				}
-				if err := comm.Barrier(c); err != nil { // all ranks must have loaded the parts before the next round stores into them
+				// All ranks must have loaded the parts before the next round stores into them.
+				if err := comm.Barrier(c); err != nil {
 					return err
 				}
 			}

@@ -13,8 +13,10 @@ type LockKind int
 
 // The kinds of lock (MPI 4.1 §12.5.3).
 const (
-	LockShared    LockKind = iota + 1 // other ranks may hold shared locks of the same part at the same time (MPI_LOCK_SHARED)
-	LockExclusive                     // no other rank holds a lock of the same part (MPI_LOCK_EXCLUSIVE)
+	// Other ranks may hold shared locks of the same part at the same time (MPI_LOCK_SHARED).
+	LockShared LockKind = iota + 1
+	// No other rank holds a lock of the same part (MPI_LOCK_EXCLUSIVE).
+	LockExclusive
 )
 
 // Fence implements comm.Win.Fence, which documents the call.

@@ -28,7 +28,9 @@ const (
 const bridge = "br0"
 
 const (
-	base        = "/tmp" // directory of the clusters' directories; not TMPDIR, so that each keeper finds the leftovers of others
+	// base is the directory of the clusters' directories. It is not TMPDIR, so that each keeper
+	// finds the leftovers of others.
+	base        = "/tmp"
 	prefix      = "weft-testbed-"
 	maxClusters = 256
 	allNetworks = "10.91.0.0/16"
@@ -46,7 +48,8 @@ func blackHoleName(id int) string    { return fmt.Sprintf("w%dhole", id) }
 func unusedName(id int) string       { return fmt.Sprintf("w%dnone", id) }
 func passwordName(id int) string     { return fmt.Sprintf("w%dpassword", id) }
 
-// cluster is the keeper's state of its cluster. Only the goroutine that runs keep uses it.
+// cluster is the keeper's state of its cluster. Only the goroutine that runs the function keep uses
+// it.
 type cluster struct {
 	info    info
 	lock    *os.File // the cluster's directory, locked until the cluster is removed; nil: there is no cluster
@@ -190,7 +193,8 @@ func networks() ([]netip.Prefix, error) {
 	}
 	var used []netip.Prefix
 	for line := range strings.Lines(string(out)) {
-		for _, word := range strings.Fields(line)[:min(2, len(strings.Fields(line)))] { // "local 10.0.0.1", "10.0.0.0/24"
+		// A line begins with "local 10.0.0.1" or with "10.0.0.0/24", for example.
+		for _, word := range strings.Fields(line)[:min(2, len(strings.Fields(line)))] {
 			if p, err := netip.ParsePrefix(word); err == nil {
 				used = append(used, p)
 			} else if a, err := netip.ParseAddr(word); err == nil {
@@ -284,7 +288,8 @@ func (c *cluster) down() error {
 // It is the cluster of this keeper, or of a keeper that was killed.
 func remove(id int) error {
 	var errs []error
-	if mark, err := os.ReadFile(markFile(id)); err == nil && len(mark) > 0 { // a cluster without a mark has no hosts yet
+	// A cluster without a mark has no hosts yet.
+	if mark, err := os.ReadFile(markFile(id)); err == nil && len(mark) > 0 {
 		errs = append(errs, killAll(string(mark), anyProcess))
 	}
 	if err := ip("link del " + linkName(id)); err != nil {

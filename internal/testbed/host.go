@@ -22,8 +22,10 @@ type Host struct {
 type hostInfo struct {
 	Name, Addr string
 	Namespaces string // directory with the files net, uts and mnt of the host's namespaces, in /proc
-	Switch     string // Namespaces of the control host; the other end of this host's link is there, a port of the bridge
-	Port       string // name of that other end
+	// Switch is the field Namespaces of the control host. The other end of this host's link is
+	// there, as a port of the bridge.
+	Switch string
+	Port   string // name of that other end
 }
 
 // Name returns the host's name. It resolves in the hosts and on this machine.

@@ -48,9 +48,10 @@ type info struct {
 }
 
 const (
-	// replyTimeout is how long ask waits for a reply. The start of Slurm takes longest.
+	// replyTimeout is how long [keeper.ask] waits for a reply. The start of Slurm takes longest.
 	replyTimeout = slurmTimeout + 30*time.Second
-	// endTimeout is how long the keeper may take to remove the cluster before end kills it.
+	// endTimeout is how long the keeper may take to remove the cluster before [keeper.end] kills
+	// the keeper.
 	endTimeout = 30 * time.Second
 )
 
@@ -85,7 +86,8 @@ func startKeeper() (*keeper, error) {
 	cmd.Dir = "/"
 	cmd.Stdin, cmd.Stderr = requestsRead, os.Stderr
 	cmd.ExtraFiles = []*os.File{repliesWrite}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to the test's process group must not reach the keeper
+	// A signal to the test's process group must not reach the keeper.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		_ = requests.Close()
 		_ = replies.Close()
@@ -94,7 +96,7 @@ func startKeeper() (*keeper, error) {
 	return &keeper{cmd: cmd, requests: requests, replies: replies, decoder: json.NewDecoder(replies)}, nil
 }
 
-// errKeeper is the error of ask if the keeper has ended or does not reply in time.
+// errKeeper is the error of [keeper.ask] if the keeper has ended or does not reply in time.
 var errKeeper = errors.New("the process that keeps the hosts has ended or does not reply")
 
 // ask sends a request and waits for the reply.

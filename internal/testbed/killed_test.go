@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// childEnv is the environment variable that makes the test binary run child.
+// childEnv is the environment variable that makes the test binary run the function child.
 const childEnv = "WEFT_TESTBED_CHILD"
 
 // child is the main function of another process with hosts. It makes two hosts, prints the info of
@@ -78,7 +78,7 @@ func child(act string) int {
 	return 0
 }
 
-// otherProcess is a process that runs child.
+// otherProcess is a process that runs the function child.
 type otherProcess struct {
 	cmd  *exec.Cmd
 	in   io.Closer
@@ -204,7 +204,8 @@ func TestKilledKeeper(t *testing.T) {
 
 func TestKilledKeeperAndTest(t *testing.T) {
 	a := start(t, "slurm")
-	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP)) // so that it removes nothing when the test ends
+	// Stop the keeper, so that it removes nothing when the test ends.
+	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP))
 	require.NoError(t, a.cmd.Process.Kill())
 	_ = a.cmd.Wait()
 	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGKILL))

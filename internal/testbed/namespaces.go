@@ -44,7 +44,7 @@ func newHost(dir, mark, name string) (*host, error) {
 		return nil, err
 	}
 	h.info.Name = name
-	go h.thread() // ends when end closes h.calls; end waits for it
+	go h.thread() // ends when host.end closes h.calls; host.end waits for it
 	err := h.run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS); err != nil {
 			return fmt.Errorf("no namespaces (root needs CAP_SYS_ADMIN): %w", err)
@@ -62,8 +62,8 @@ func newHost(dir, mark, name string) (*host, error) {
 	return h, nil
 }
 
-// thread runs the functions that run gets. It has an operating system thread for itself, which is in
-// the host's namespaces.
+// thread runs the functions that [host.run] gets. It has an operating system thread for itself,
+// which is in the host's namespaces.
 func (h *host) thread() {
 	defer close(h.done)
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
@@ -162,7 +162,7 @@ func (h *host) blackHole(addr string) error {
 		if h.hole, err = net.Listen("tcp4", addr+":22"); err != nil {
 			return err
 		}
-		go func() { // ends when end closes the listener
+		go func() { // ends when host.end closes the listener
 			for {
 				conn, err := h.hole.Accept()
 				if err != nil {

@@ -30,9 +30,12 @@ func (c *cluster) writeFiles() error {
 	}
 	hosts := append([]string{"127.0.0.1 localhost", c.info.Address + " " + outside}, c.names()...)
 	files := map[string]string{
-		"hosts":      strings.Join(hosts, "\n") + "\n",
-		"nsswitch":   "passwd: files\ngroup: files\nshadow: files\nhosts: files\n", // without DNS, so that the lookup of an unknown name fails at once
-		"shadow":     "root:*:19000:0:99999:7:::\n",                                // no password fits "*"; "!" would lock the user, and sshd refuses locked users
+		"hosts": strings.Join(hosts, "\n") + "\n",
+		// Without DNS, so that the lookup of an unknown name fails at once.
+		"nsswitch": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
+		// No password fits "*". With "!" instead, the user would be locked, and sshd refuses locked
+		// users.
+		"shadow":     "root:*:19000:0:99999:7:::\n",
 		"ssh_config": c.sshConfig(),
 		"empty":      "",
 	}

@@ -150,7 +150,9 @@ func ask(r request) (info, error) {
 		shared.keeper = k
 	}
 	in, err := shared.keeper.ask(r)
-	if errors.Is(err, errKeeper) { // the keeper has ended or has not replied in time: the next ask starts another
+	// With errKeeper, the keeper has ended or has not replied in time. The next call of ask starts
+	// another keeper.
+	if errors.Is(err, errKeeper) {
 		_ = shared.keeper.cmd.Process.Kill()
 		err = errors.Join(err, shared.keeper.end())
 		shared.keeper = nil

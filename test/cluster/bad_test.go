@@ -99,7 +99,8 @@ func TestPort(t *testing.T) {
 	require.NoError(t, os.WriteFile(hostfile, fmt.Appendf(nil, "%s port=%d\n", c.name(1), testbed.PasswordPort), 0o600))
 	r := run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "true")
 	require.Equal(t, 1, r.Code)
-	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr) // the sshd on that port requires a password
+	// The sshd on that port requires a password.
+	require.Regexp(t, "^gorun: "+c.name(1)+`: .*Permission denied \(password\)\.`+"\n$", r.Stderr)
 	require.NoError(t, os.WriteFile(hostfile, []byte("root@"+c.name(1)+" port=22\n"), 0o600))
 	r = run.Gorun(t, "-ssh", c.SSH(), "-hostfile", hostfile, "-np", "1", "hostname")
 	require.Zero(t, r.Code, r.Stderr)

@@ -59,7 +59,8 @@ func TestRankFails(t *testing.T) {
 					if rank.Rank == 2 {
 						continue
 					}
-					if test.act[0] != "abort" { // a rank that calls Abort informs gorun, which then ends all ranks together
+					// A rank that calls Abort informs gorun, which then ends all ranks together.
+					if test.act[0] != "abort" {
 						assert.False(t, rank.Ended.Before(*first.Ended), "rank %d ended before", rank.Rank)
 					}
 					assert.Equal(t, "killed", rank.State)
@@ -268,7 +269,8 @@ func TestCutEarly(t *testing.T) {
 	require.NoError(t, os.WriteFile(flag, nil, 0o600))
 	r := p.Wait()
 	require.Equal(t, 1, r.Code, r.Stderr)
-	require.Regexp(t, "gorun: "+c.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr) // 2s if the agent sent nothing after its greeting
+	// The time is 2s if the agent sent nothing after its greeting.
+	require.Regexp(t, "gorun: "+c.name(2)+": no sign of life for (500ms|2s)\n", r.Stderr)
 	require.NotEqual(t, "up", r.Report.Runs[0].Host(t, c.name(2)).State)
 
 	// Host 2 is still cut off, so it does not answer the next gorun at all.

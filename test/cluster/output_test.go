@@ -168,7 +168,8 @@ func TestSlowReader(t *testing.T) {
 	cmd.Stdout = write
 	p := cmd.Start(t)
 	_ = write.Close()
-	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20) // each read returns at most the 64 KiB that a pipe holds
+	// Each read returns at most the 64 KiB that a pipe holds.
+	_, err = io.CopyN(io.Discard, onlyReader{read}, 32<<20)
 	require.NoError(t, err)
 	const most = 96 << 10 // in KiB; the program itself takes most of that
 	pids := map[string]int{"gorun": p.PID()}

@@ -81,7 +81,8 @@ func occupy(t *testing.T, c *cluster, host int) (stop func()) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	ready, err := io.ReadAll(out) // returns when the process has closed its stdout, because it listens on the ports
+	// ReadAll returns when the process has closed its stdout, because it listens on the ports.
+	ready, err := io.ReadAll(out)
 	require.NoError(t, err)
 	require.Equal(t, "taken\n", string(ready))
 	return func() {
@@ -160,7 +161,8 @@ func TestStaged(t *testing.T) {
 			continue
 		}
 		require.Equal(t, 2, strings.Count(r.Stdout, fmt.Sprintf("%d data\n", len(text))), r.Stdout)
-		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout) // from wc; a time such as "6" in the output of ls is not followed by "other"
+		// The text is from wc. A time such as "6" in the output of ls is not followed by "other".
+		require.Equal(t, 2, strings.Count(r.Stdout, " 6 other\n"), r.Stdout)
 		require.Equal(t, 2, strings.Count(r.Stdout, "-rw-r----- "), r.Stdout)
 	}
 

@@ -96,7 +96,9 @@ func TestSuspend(t *testing.T) {
 	p := c.gorunOn("1:1,2:2", "-radix", "1", "-heartbeat", heartbeat.String(), "-np", "3", "sh", "-c", "echo pid $$; while :; do read line </proc/uptime; echo beat; sleep 0.02; done").Start(t)
 	p.AwaitStdout(3, `pid \d+\n`)
 	p.AwaitStdout(10, "beat\n")
-	var pids []int // the ids that the shells print; in /proc, a forked child looks like a shell until it executes sleep
+	// The ids that the shells print. In /proc, a forked child looks like a shell until it executes
+	// sleep.
+	var pids []int
 	for _, m := range regexp.MustCompile(`pid (\d+)\n`).FindAllStringSubmatch(p.Stdout(), -1) {
 		pid, err := strconv.Atoi(m[1])
 		require.NoError(t, err)
@@ -122,8 +124,9 @@ func TestSuspend(t *testing.T) {
 	}
 	p.Signal(syscall.SIGCONT)
 	beats := strings.Count(p.Stdout(), "beat\n")
-	p.AwaitStdout(beats+30, "beat\n") // so many that all ranks must have written, because each writes one in 20 ms
-	time.Sleep(2 * heartbeat)         // a heartbeat that counted the time of the stop would fail by now
+	// So many that all ranks must have written, because each writes one in 20 ms.
+	p.AwaitStdout(beats+30, "beat\n")
+	time.Sleep(2 * heartbeat) // a heartbeat that counted the time of the stop would fail by now
 	require.True(t, p.Running())
 	for _, pid := range pids {
 		require.NotEqual(t, "T", state(pid), "process %d", pid)

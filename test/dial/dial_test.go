@@ -44,7 +44,8 @@ func hosts(t *testing.T) *cluster {
 	c := &cluster{Cluster: tb, t: t, secret: secret(t, "a secret of twenty bytes", 0o600)}
 	l, err := net.Listen("tcp", tb.Address()+":0")
 	require.NoError(t, err)
-	c.addr = l.Addr().String() // a free port, which must be known before gorun listens, because agents may start before gorun
+	// A free port. It must be known before gorun listens, because agents may start before gorun.
+	c.addr = l.Addr().String()
 	require.NoError(t, l.Close())
 	return c
 }

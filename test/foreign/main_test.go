@@ -61,7 +61,8 @@ func (c *cluster) nothingIsLeft() {
 		return all
 	}
 	for end := time.Now().Add(20 * time.Second); len(left()) > 0 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // wait a little, because a launcher may end before the ranks that it has killed
+		// Wait a little, because a launcher may end before the ranks that it has killed.
+		time.Sleep(10 * time.Millisecond)
 	}
 	require.Empty(c.t, left())
 	files, err := os.ReadDir(c.dir)
@@ -134,7 +135,8 @@ func (c *cluster) check(n, onHosts int, how, out string) {
 		return
 	}
 	require.Contains(c.t, out, fmt.Sprintf("weft: ranks: %d, hosts: %d, started by %s, joined by ", n, onHosts, how))
-	require.Equal(c.t, places[first] > 1, strings.Contains(out, "joined by shm"), out) // rank 0 prints its own transports
+	// Rank 0 prints its own transports.
+	require.Equal(c.t, places[first] > 1, strings.Contains(out, "joined by shm"), out)
 	require.Equal(c.t, onHosts > 1, strings.Contains(out, "tcp ("), out)
 }
 

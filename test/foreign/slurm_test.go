@@ -24,8 +24,10 @@ func srun(mpi string, nodes, n int, args ...string) []string {
 
 func TestSlurm(t *testing.T) {
 	c := slurm(t)
-	startedBy := map[string]string{"none": "slurm", "pmi2": "pmi"}               // by value of srun's --mpi: how weft names the launcher
-	if _, out := c.launch("srun", "--mpi=list"); strings.Contains(out, "pmix") { // the plugin pmix is not in every Slurm
+	// By value of srun's flag --mpi: how weft names the launcher.
+	startedBy := map[string]string{"none": "slurm", "pmi2": "pmi"}
+	// The plugin pmix is not in every Slurm.
+	if _, out := c.launch("srun", "--mpi=list"); strings.Contains(out, "pmix") {
 		startedBy["pmix"] = "slurm"
 	}
 	for mpi, how := range startedBy {

@@ -53,7 +53,9 @@ func testCancel(t *testing.T, c *cluster) {
 			test.end(c.job())
 			r := p.Wait()
 			code := 143
-			if test.name == "step" && r.Code != 0 { // Slurm kills gorun by SIGKILL in this case, and gorun may end before Slurm reports the reason
+			// Slurm kills gorun by SIGKILL in this case, and gorun may end before Slurm reports the
+			// reason.
+			if test.name == "step" && r.Code != 0 {
 				code = r.Code
 			}
 			run.RequireLines(t, r, code, test.says)
@@ -286,7 +288,9 @@ func TestInterruptWhileStarting(t *testing.T) {
 	})
 	t.Run("exec", func(t *testing.T) {
 		c := c.sub(t)
-		for range 4 { // send the signal as soon as salloc's child executes gorun, which does not catch signals yet
+		// Send the signal as soon as salloc's child executes gorun, which does not catch signals
+		// yet.
+		for range 4 {
 			p := c.gorun("-launcher", "slurm", "-np", "4", "-slurm-args", c.first(2), run.Rank(), "wait").Start(t)
 			for !executesGorun(t, p.PID()) {
 				require.True(t, p.Running(), p.Stderr())

@@ -15,7 +15,7 @@ enum { EXCHANGED = 8 << 10 }; /* bytes of a message */
 
 static unsigned char out[EXCHANGED], in[EXCHANGED];
 static int peer;
-static long loops; /* argument of compute in an operation */
+static long loops; /* argument of the function compute in an operation */
 
 static void sendrecv(void)
 {
@@ -135,7 +135,9 @@ static void strip(struct part *p, void (*once)(void), void (*check)(void), void 
     p->verify = check;
     p->close = release;
     p->mean = 1;
-    p->sample = 1e-3; /* longer than usual, because only the communication counts, which is a small part of an iteration */
+    /* Longer than usual, because only the communication counts, which is a small part of an
+     * iteration. */
+    p->sample = 1e-3;
 }
 
 /* jacobi */

@@ -64,8 +64,8 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 /* Returns zeroed memory that begins on a page. */
 void *allocate(size_t bytes);
 
-/* fill writes test data that depend on the offset and on the number of, for example a rank. compare
- * ends the program with an error if buf does not hold these data. */
+/* fill writes test data that depend on the offset and on the argument "of", for example a rank.
+ * compare ends the program with an error if buf does not hold these data. */
 void fill(unsigned char *buf, size_t n, int of);
 void compare(const unsigned char *buf, size_t n, int of);
 

@@ -13,7 +13,7 @@ enum { TRIALS = 100 }; /* number of operations over which the time pure is avera
 
 static float *send, *recv;
 static int elements;
-static long loops; /* argument of compute in an operation */
+static long loops; /* argument of the function compute in an operation */
 static struct part *part;
 static volatile double sink = 1;
 

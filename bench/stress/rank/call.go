@@ -22,7 +22,7 @@ type call struct {
 	tag    int        // the first of the tagsPerOperation tags that the operation may use
 	budget int        // number of bytes that all ranks together may transfer in the operation
 
-	closers []func() error // what close calls
+	closers []func() error // the functions that call.close calls
 }
 
 // close checks that the memory around the operation's buffers is unchanged, and frees the buffers.

@@ -17,9 +17,10 @@ type subject interface {
 
 // element describes the element type T for tests: its values, and the reduction operations on them.
 type element[T comparable] struct {
-	of     func(bits uint64) T // makes a value from random bits; a reduction of such values is exact in any order
-	common []operation[T]      // operations of package comm, which commute
-	own    []operation[T]      // operations that this program defines, which do not commute
+	// of makes a value from random bits. A reduction of such values is exact in any order.
+	of     func(bits uint64) T
+	common []operation[T] // operations of package comm, which commute
+	own    []operation[T] // operations that this program defines, which do not commute
 }
 
 // operation is a reduction operation, with a plain implementation to compare with.
@@ -103,7 +104,8 @@ func integers[T comm.Integer]() element[T] {
 		}
 		return 0
 	}
-	of := func(bits uint64) T { return T(bits) * T(bits>>62&1) } // half of the values are 0, so that both results of the logical operations occur
+	// Half of the values are 0, so that both results of the logical operations occur.
+	of := func(bits uint64) T { return T(bits) * T(bits>>62&1) }
 	return with(of,
 		operation[T]{"Sum", comm.Sum[T], func(a, b T) T { return a + b }},
 		operation[T]{"Prod", comm.Prod[T], func(a, b T) T { return a * b }},
@@ -168,7 +170,7 @@ func (e element[T]) draw(k *call) operation[T] {
 	return e.own[k.rng.IntN(len(e.own))]
 }
 
-// margin is the largest number of elements before a buffer, and after it, that close checks.
+// margin is the largest number of elements before a buffer, and after it, that call.close checks.
 const margin = 5
 
 // buffer returns a buffer of n elements with arbitrary contents, in Go's heap or in memory of

@@ -8,7 +8,8 @@ import (
 
 // layout says where the ranks' parts lie in the buffer of a collective such as Gatherv.
 type layout struct {
-	counts, displs []int // arguments of the collective; displs is nil if the parts lie one after the other without gaps
+	// Arguments of the collective. displs is nil if the parts lie one after the other without gaps.
+	counts, displs []int
 	at             []int // by rank: index of the part's first element
 	total          int   // length of the buffer
 }

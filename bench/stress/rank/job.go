@@ -20,8 +20,10 @@ type job struct {
 	own    *rand.Rand // gives different numbers on each rank
 
 	activity atomic.Pointer[string] // describes the current operation; printed on SIGUSR1
-	failed   sync.Once              // for the first call of fail
-	leaves   bool                   // with -survive: the rank exits at its first failed call, which is a second failure for the other ranks
+	failed   sync.Once              // for the first call of job.fail
+	// With -survive: the rank exits at its first failed call, which is a second failure for the
+	// other ranks.
+	leaves bool
 }
 
 func newJob(c *comm.Comm, o options) *job {
@@ -73,7 +75,9 @@ func (j *job) fail(err error) error {
 			}
 		}
 		for _, g := range j.groups {
-			_ = g.Revoke() // returns an error if the slot is empty or its communicator was freed, which does not matter
+			// Revoke returns an error if the slot is empty or its communicator was freed, which
+			// does not matter.
+			_ = g.Revoke()
 		}
 	})
 	return err

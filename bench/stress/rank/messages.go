@@ -99,7 +99,8 @@ func (e element[T]) messages(k *call) error {
 		}
 		err = errors.Join(err, sent())
 	}
-	if err == nil && anySource && anyTag { // without the barrier, these receives could get messages of the next operation of another rank
+	// Without the barrier, these receives could get messages of the next operation of another rank.
+	if err == nil && anySource && anyTag {
 		err = comm.Barrier(k.c)
 	}
 	return err

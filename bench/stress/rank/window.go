@@ -14,10 +14,12 @@ type windowState[T comparable] struct {
 	e element[T]
 	*call
 	w     *comm.Win[T]
-	n     int          // number of elements of a block
-	parts [][]T        // by rank: the expected contents of the rank's part
-	salt  uint64       // determines the test data; different for each epoch
-	op    operation[T] // the operation of all accumulates; a mix of operations could make floating-point results inexact
+	n     int    // number of elements of a block
+	parts [][]T  // by rank: the expected contents of the rank's part
+	salt  uint64 // determines the test data; different for each epoch
+	// The operation of all accumulates. A mix of operations could make floating-point results
+	// inexact.
+	op operation[T]
 }
 
 // errRemote reports unexpected contents of another rank's memory. It may be the consequence of a failure:
@@ -165,7 +167,9 @@ func (f *windowState[T]) accumulate() error {
 	if err := begin(); err != nil {
 		return err
 	}
-	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0 // with Replace always, because otherwise the result would depend on the order of ranks
+	// With Replace, apart is always true, because otherwise the result would depend on the order of
+	// ranks.
+	apart := f.rng.IntN(3) == 0 || len(f.e.common) == 0
 	var requests []comm.Request
 	var fetched, expected [][]T
 	for range 1 + f.rng.IntN(3) {
@@ -223,8 +227,8 @@ func (f *windowState[T]) accumulate() error {
 	return f.verifyLocked()
 }
 
-// verifyLocked does what verify does after a passive-target epoch: it waits for all ranks and locks this
-// rank's part.
+// verifyLocked does what [windowState.verify] does, after a passive-target epoch. So it first waits
+// for all ranks and locks this rank's part.
 func (f *windowState[T]) verifyLocked() error {
 	if err := comm.Barrier(f.c); err != nil {
 		return err

@@ -174,7 +174,8 @@ func checkSSH(launcher member, agents []member, there int, policies []*networkin
 			fail("%s does not declare the port of sshd", a.name)
 		}
 		for _, port := range a.ports() {
-			for _, from := range append([]member{launcher}, agents...) { // also from agents, because agents start other agents by ssh
+			// Agents also connect, because agents start other agents by ssh.
+			for _, from := range append([]member{launcher}, agents...) {
 				if !admitted(policies, from.podSet, a.podSet, port, port) {
 					fail("no NetworkPolicy lets %s reach sshd of %s on port %d", from.name, a.name, port)
 				}

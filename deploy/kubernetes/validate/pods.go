@@ -83,7 +83,8 @@ func podsOfJobSet(set *jobset.JobSet) []podSet {
 			longest: fmt.Sprintf("%s-%s-%d-%d%s", set.Name, r.Name, r.Replicas, n, suffix),
 			labels:  labels.Merge(template.Labels, labels.Set{jobset.JobSetNameKey: set.Name, jobset.ReplicatedJobNameKey: r.Name}),
 		}
-		if named && (r.Template.Spec.CompletionMode == nil || indexed(&r.Template.Spec)) { // a JobSet's default is Indexed
+		// A Job of a JobSet is Indexed by default.
+		if named && (r.Template.Spec.CompletionMode == nil || indexed(&r.Template.Spec)) {
 			p.host = fmt.Sprintf("%s-%s-0-0.%s", set.Name, r.Name, subdomain)
 		}
 		list = append(list, p)

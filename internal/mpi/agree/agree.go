@@ -29,8 +29,8 @@ import (
 //
 //   - A rank without a decision votes for k when it knows that all ranks below k have ended.
 //   - A rank that has voted for l, or is coordinator l, accepts no decision of a rank below l. Such
-//     a decision may arrive while the rank votes. So voting and the handling of messages exclude
-//     each other (mu).
+//     a decision may arrive while the rank votes. So the goroutine that votes and the goroutine
+//     that handles a message hold mu.
 //   - Coordinator k decides when it has a vote of each rank that it does not know to have ended. If
 //     it gets a decision instead of a vote, it adopts that decision.
 //
@@ -56,15 +56,21 @@ import (
 // The messages use a context of the engine that spans the world, carries nothing else, and is never
 // revoked (Config.Space).
 type Ranks struct {
-	cfg  Config
-	send func(m *message, world int) // sends m to a world rank without blocking, and ignores errors: a rank that has ended needs no message
-	wake func()                      // makes the calls that are blocked in Attend of the engine return, so that they run step again
+	cfg Config
+	// send sends m to a world rank without blocking. It ignores errors, because a rank that has
+	// ended needs no message.
+	send func(m *message, world int)
+	// wake makes the calls that are blocked in Attend of the engine return, so that their callers
+	// run [participant.step] again.
+	wake func()
 
 	mu        sync.Mutex
 	instances map[instanceID]*instance // agreements for which this rank has no decision yet; guarded by mu
 	decided   map[uint64]*message      // the last decision of each communicator, by its id; guarded by mu
-	waiting   int                      // number of calls that are in Attend of the engine, or about to call it; guarded by mu
-	leaving   bool                     // this rank is in Finalize; guarded by mu
+	// waiting is the number of goroutines that are in Attend of the engine, or about to call it;
+	// guarded by mu.
+	waiting int
+	leaving bool // this rank is in Finalize; guarded by mu
 }
 
 // Config holds what the agreements of a rank need from its caller.
@@ -80,7 +86,7 @@ type Comm struct {
 	ID           uint64
 	Rank         int           // of this process in the communicator
 	Ranks        []int         // world ranks of the communicator's ranks
-	Acknowledged func() []int  // returns the failed ranks of the communicator that the program has acknowledged
+	Acknowledged func() []int  // returns the failed ranks that the program has acknowledged
 	seq          atomic.Uint32 // number of agreements on the communicator that this rank has started
 }
 
@@ -179,9 +185,11 @@ type participant struct {
 	// coordinator; -1: none; guarded by Ranks.mu.
 	votedFor int
 
-	// Only for the coordinator; guarded by Ranks.mu.
-	ask   bool // the next step sends this rank's vote to the ranks whose votes are missing, so that they answer
-	asked bool // a step has sent this rank's vote to them
+	// The fields ask and asked are only for the coordinator, and are guarded by Ranks.mu. If ask is
+	// set, the next call of step sends this rank's vote to the ranks whose votes are missing, so
+	// that they answer.
+	ask   bool
+	asked bool // step has sent this rank's vote to them
 
 	background bool // the call of Do has returned because its context ended; a goroutine continues
 
@@ -238,14 +246,16 @@ func (p *participant) step() (*message, error) {
 		}
 		return v, nil
 	}
-	if p.leaving && p.votedFor < 0 && p.own.call != Finalize { // this rank may have sent refusals to other ranks, so it must not vote any more
+	// A rank in Finalize that has not voted may have sent refusals, so it must not vote any more.
+	if p.leaving && p.votedFor < 0 && p.own.call != Finalize {
 		return nil, fmt.Errorf("%w: Finalize was called", engine.ErrClosed)
 	}
 	in := p.instance(instanceID{p.own.id, p.own.seq})
 	in.own = p
 	ranks := p.comm.Ranks
 	coordinator := 0
-	for p.absent[coordinator] || in.refused(ranks[coordinator]) { // the loop ends at this rank, which is neither absent nor has refused
+	// The loop ends at this rank at the latest, which is neither absent nor has refused.
+	for p.absent[coordinator] || in.refused(ranks[coordinator]) {
 		coordinator++
 	}
 	if p.votedFor != coordinator {
@@ -253,7 +263,8 @@ func (p *participant) step() (*message, error) {
 		if coordinator != p.comm.Rank {
 			p.send(p.own, ranks[coordinator])
 		}
-		p.ask = coordinator == p.comm.Rank && coordinator > 0 // some ranks may have a decision of the previous coordinator; they answer with it
+		// Some ranks may have a decision of the previous coordinator. They answer with it.
+		p.ask = coordinator == p.comm.Rank && coordinator > 0
 	}
 	if coordinator == p.comm.Rank {
 		if p.ask {
@@ -350,7 +361,7 @@ func (r *Ranks) handle(m *message, world int) {
 	id := instanceID{m.id, m.seq}
 	last := r.decided[m.id]
 	switch {
-	case last != nil && last.seq > m.seq: // a later agreement is decided, so no rank needs an answer in this one
+	case last != nil && last.seq > m.seq: // a later agreement is decided, so no rank needs an answer
 	case last != nil && last.seq == m.seq:
 		if m.kind == vote {
 			r.send(last, world)
@@ -360,7 +371,8 @@ func (r *Ranks) handle(m *message, world int) {
 	case m.kind == vote:
 		r.instance(id).votes[world] = m
 	case m.kind == refusal:
-		if in := r.instances[id]; in != nil && in.own != nil { // a refusal answers a vote, and if own is nil, this rank has sent none
+		// A refusal answers a vote. If own is nil, this rank has sent no vote.
+		if in := r.instances[id]; in != nil && in.own != nil {
 			in.votes[world] = m
 		}
 	case r.accepts(id, world):

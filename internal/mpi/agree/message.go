@@ -15,15 +15,20 @@ import (
 // A vote holds what a rank contributes. A decision holds what the ranks have agreed on. A
 // refusal says that its sender is in Finalize and will never vote in this agreement.
 type message struct {
-	kind   messageKind
-	call   Call
-	seq    uint32 // number of the agreement on its communicator, from 1 on
-	id     uint64 // of the communicator
-	flag   uint64 // of a vote: the rank's flag; of a decision: bitwise and of the flags of all votes
-	next   uint64 // an unused id for a new communicator; of a vote: from Config.NewID of its sender; of a decision: from that of the coordinator
-	final  uint32 // of a decision: 1 + the lowest rank of the communicator that has refused; 0: none
-	failed Bitmap // of a vote: the ranks that its sender knows to have ended; of a decision: those in the vote of any rank
-	known  Bitmap // of a vote: the failed ranks that the program of its sender has acknowledged; of a decision: those in the votes of all ranks
+	kind messageKind
+	call Call
+	seq  uint32 // number of the agreement on its communicator, from 1 on
+	id   uint64 // of the communicator
+	flag uint64 // of a vote: the rank's flag; of a decision: bitwise and of the flags of all votes
+	// An unused id for a new communicator. In a vote it is from Config.NewID of the sender, in a
+	// decision from that of the coordinator.
+	next  uint64
+	final uint32 // of a decision: 1 + the lowest rank of the communicator that has refused; 0: none
+	// In a vote: the ranks that its sender knows to have ended. In a decision: those in any vote.
+	failed Bitmap
+	// In a vote: the failed ranks that the program of its sender has acknowledged. In a decision:
+	// those in all votes.
+	known Bitmap
 }
 
 type messageKind byte

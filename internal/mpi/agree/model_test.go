@@ -56,10 +56,11 @@ func (p *past) String() string {
 
 type modelRank struct {
 	*Ranks
-	open      []*modelCall
-	called    uint32
-	decisions map[uint32]*message // decisions that the calls of this rank have returned, by number of the agreement (seq)
-	knows     []bool              // by rank: this rank knows that the rank has died
+	open   []*modelCall
+	called uint32
+	// The decisions that the calls of this rank have returned, by number of the agreement (seq).
+	decisions map[uint32]*message
+	knows     []bool // by rank: this rank knows that the rank has died
 	dead      bool
 }
 
@@ -189,7 +190,7 @@ func (m *model) key() string {
 			flag(c.due, c.abandoned, c.ask, c.asked)
 			put(c.own)
 		}
-		for seq := range uint32(m.calls) + 1 { // a rank may have messages of agreements that it has not started
+		for seq := range uint32(m.calls) + 1 { // also agreements that the rank has not started
 			if h := r.instances[instanceID{1, seq}]; h != nil {
 				for w := range m.ranks {
 					k = append(k, 0xfe)
@@ -223,7 +224,8 @@ func (m *model) events() (may []event) {
 				may = append(may, event{stepEvent, i, c, 0})
 			}
 			waits = waits || !call.abandoned
-			asks = asks || call.votedFor == i && !call.ask && !call.asked && r.instances[instanceID{1, call.own.seq}] != nil // if nil, the agreement or a later one is decided
+			// If the instance is nil, the agreement or a later one is decided.
+			asks = asks || call.votedFor == i && !call.ask && !call.asked && r.instances[instanceID{1, call.own.seq}] != nil
 			if m.abandons > 0 && !call.abandoned {
 				may = append(may, event{abandonEvent, i, c, 0})
 			}

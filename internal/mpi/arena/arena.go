@@ -22,13 +22,17 @@ import (
 // communicator that was revoked or that has lost a rank, no rank knows whether another rank still
 // reads the arena, so the arena stays until Finalize.
 type Arena struct {
-	id      uint64                   // of the communicator that made it; unique in the job
-	ranks   []int                    // world ranks of that communicator
-	Host    *coll.Host               // runs the algorithms of package coll in this memory
-	Members []int                    // by rank within the host: rank in the communicator
-	views   [][]byte                 // the parts of other ranks of the host, which this rank has mapped
-	own     transport.MemoryRegion   // region of this rank's part; nil: the part is not in shared memory, or there is none
-	UpTo    [coll.KindExscan + 1]int // by kind of call: the largest count in bytes that runs wholly in shared memory, or -1; see coll.SharedUpTo
+	id      uint64     // of the communicator that made it; unique in the job
+	ranks   []int      // world ranks of that communicator
+	Host    *coll.Host // runs the algorithms of package coll in this memory
+	Members []int      // by rank within the host: rank in the communicator
+	views   [][]byte   // the parts of other ranks of the host, which this rank has mapped
+	// own is the region of this rank's part. It is nil if the part is not in shared memory, or if
+	// this rank has no part.
+	own transport.MemoryRegion
+	// UpTo holds, by kind of call, the largest count in bytes for which the call runs wholly in
+	// shared memory; -1: none. See coll.SharedUpTo.
+	UpTo [coll.KindExscan + 1]int
 }
 
 // None stands for the arena of a communicator that never has one.

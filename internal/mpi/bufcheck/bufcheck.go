@@ -38,18 +38,28 @@ var ErrInUse = errors.New("buffer is in use")
 type Checker struct {
 	cfg Config
 
-	mu      sync.Mutex              // not held while the checker calls the engine, because WaitAll calls End while it holds the engine's lock
+	// mu is not held while the checker calls the engine, because WaitAll calls End while it holds
+	// the engine's lock.
+	mu      sync.Mutex
 	pending map[*Operation]struct{} // guarded by mu
-	reads   ranges                  // memory that pending operations read; empty without Config.Check; guarded by mu
-	writes  ranges                  // memory that pending operations write; empty without Config.Check; guarded by mu
-	readers int                     // number of operations whose stopReader is not nil; guarded by mu
-	sweepAt int                     // number of pending operations from which on sweepDue returns them; guarded by mu
+	// The memory that pending operations read, and the memory that they write; empty without
+	// Config.Check; guarded by mu.
+	reads   ranges
+	writes  ranges
+	readers int // number of operations whose stopReader is not nil; guarded by mu
+	// The number of pending operations from which on sweepDue returns the operations; guarded by
+	// mu.
+	sweepAt int
 }
 
 // Config says what a Checker checks.
 type Config struct {
-	Check bool          // compare the buffers of operations, and their checksums; otherwise only annotate for -race
-	Line  func() string // returns the line of the program that makes the current call, such as "main.go:18"; called only with Check
+	// If Check is set, the checker compares the buffers of operations, and their checksums.
+	// Otherwise it only reports the accesses to the race detector.
+	Check bool
+	// Line returns the line of the program that makes the current call, such as "main.go:18". The
+	// checker calls it only if Check is set.
+	Line func() string
 }
 
 // Comm is the communicator of an operation, as far as a Checker needs it.
@@ -63,26 +73,36 @@ type Comm interface {
 // returns while a transfer goes on, its operation is pending until Wait of the Unfinished of
 // package mpi in its error returns.
 type Operation struct {
-	k             *Checker
-	name          string               // of the call, such as "Isend"
-	where         string               // line of the program that makes the call, such as "main.go:18"; only with Config.Check
-	blocking      bool                 // the call blocks
-	reads, writes [][]byte             // the buffers of the operation
-	writesClash   bool                 // open has found one of writes in use, not one of reads
-	sum           uint64               // checksum of reads; only with Config.Check
-	held          []*memRange          // the ranges of reads and then of writes, in Checker.reads and Checker.writes; nil after End; guarded by k.mu
-	comm          Comm                 // the communicator; nil: Began was not called, for example because the call blocks; guarded by k.mu
-	r             engine.Request       // the engine's request of a nonblocking operation; zero: none; guarded by k.mu
-	unfinished    []*engine.Unfinished // transfers of a blocking call that go on; guarded by k.mu
-	done          bool                 // End was called; guarded by k.mu
-	stopReader    chan struct{}        // endReader closes it to end the goroutine of annotate; nil: no goroutine of annotate waits for that; guarded by k.mu
-	token         [1]byte              // race annotations on its address order the goroutine of annotate before End
+	k    *Checker
+	name string // of the call, such as "Isend"
+	// The line of the program that makes the call, such as "main.go:18"; empty without
+	// Config.Check.
+	where         string
+	blocking      bool     // the call blocks
+	reads, writes [][]byte // the buffers of the operation
+	writesClash   bool     // [Operation.open] found that a buffer in writes is in use
+	sum           uint64   // checksum of reads; only with Config.Check
+	// The ranges of reads and then of writes, in Checker.reads and Checker.writes; nil after End;
+	// guarded by k.mu.
+	held []*memRange
+	// The communicator. It is nil if Began was not called, for example because the call blocks;
+	// guarded by k.mu.
+	comm       Comm
+	r          engine.Request       // the engine's request of a nonblocking operation, or zero; guarded by k.mu
+	unfinished []*engine.Unfinished // transfers of a blocking call that go on; guarded by k.mu
+	done       bool                 // End was called; guarded by k.mu
+	// endReader closes stopReader to end the goroutine that annotate has started. nil: no such
+	// goroutine waits for that; guarded by k.mu.
+	stopReader chan struct{}
+	// Race annotations on the address of token make End happen after the accesses of the goroutine
+	// that annotate has started.
+	token [1]byte
 }
 
-// maxReaders is the maximum number of goroutines of annotate that stay alive until their operation
-// ends. A goroutine must stay alive because the race detector soon forgets the accesses of a
-// goroutine that has ended. The number is bounded because the race detector supports only a few
-// thousand goroutines.
+// maxReaders is the maximum number of goroutines started by annotate that stay alive until their
+// operation ends. A goroutine must stay alive because the race detector soon forgets the accesses
+// of a goroutine that has ended. The number is bounded because the race detector supports only a
+// few thousand goroutines.
 const maxReaders = 128
 
 // MinSweep is the lowest number of pending operations at which the checker looks for operations
@@ -304,10 +324,11 @@ func (p *Operation) annotate() {
 	}
 	p.k.mu.Unlock()
 	used := make(chan struct{})
-	// The goroutine ends when stop is closed: by the next annotate, End or Checker.Close, which do
-	// not wait for the goroutine, or above if there are maxReaders.
+	// The goroutine ends when stop is closed: by the next call of annotate, by End or by
+	// Checker.Close, which do not wait for the goroutine, or above if there are maxReaders such
+	// goroutines.
 	go func() {
-		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier annotate of p
+		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier call of annotate for p
 		for _, b := range p.reads {
 			race.Read(b)
 			race.Release(b)
@@ -323,15 +344,17 @@ func (p *Operation) annotate() {
 	race.Await(used)
 }
 
-// Received annotates a receive again, if the engine has matched r already. The caller calls
-// Received when it has started r.
+// Received calls annotate again for a receive, if r is already complete. The caller calls Received
+// when it has started r.
 func (p *Operation) Received(r engine.Request) {
-	if race.Enabled && r.Done() { // the engine has called race.Acquire for the buffer, perhaps before the goroutine of annotate wrote the buffer
+	// If r is complete, the engine has called race.Acquire for the buffer, perhaps before the
+	// goroutine of annotate wrote the buffer.
+	if race.Enabled && r.Done() {
 		p.annotate()
 	}
 }
 
-// endReader ends the goroutine of an earlier annotate of p, if it is alive.
+// endReader ends the goroutine that an earlier call of annotate has started for p, if it is alive.
 func (p *Operation) endReader() {
 	p.k.mu.Lock()
 	defer p.k.mu.Unlock()

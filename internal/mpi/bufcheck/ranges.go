@@ -54,7 +54,8 @@ func (t *ranges) find(b []byte) *memRange {
 		switch {
 		case n.from < to && from < n.to:
 			return n
-		case n.left != nil && n.left.last > from: // if no range on the left overlaps b, the ranges on the right start after b
+		// If no range on the left overlaps b, the ranges on the right start after b.
+		case n.left != nil && n.left.last > from:
 			n = n.left
 		default:
 			n = n.right

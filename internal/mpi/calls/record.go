@@ -55,9 +55,9 @@ const remembered = 64
 
 // Ring holds the last collectives of a communicator, by number. The goroutine that runs a
 // collective writes its record; any goroutine may read it. Collectives that run at the same time
-// and whose numbers differ by a multiple of remembered write to the same entry. If they write at
-// the same moment, the entry holds one of the records, or words of both; then Get returns false for
-// either number.
+// and whose numbers differ by a multiple of the ring's length write to the same entry. If they
+// write at the same moment, the entry holds one of the records, or words of both; then Get returns
+// false for either number.
 type Ring [remembered][3]atomic.Uint64
 
 // Put stores a record.

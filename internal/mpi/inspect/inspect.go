@@ -43,10 +43,11 @@ type Inspector struct {
 // Rank holds what the inspector needs from a rank.
 type Rank struct {
 	Engine *engine.Engine
-	Find   func(id uint64) (c Comm, ok bool) // returns the open communicator with the id; ok is false if there is none
-	Comms  func() []wire.RankComm            // returns the open communicators, in any order
-	Final  uint64                            // id of Finalize's communicator
-	MaxSeq uint32                            // largest number of a collective
+	// Find returns the open communicator with the id. ok is false if there is none.
+	Find   func(id uint64) (c Comm, ok bool)
+	Comms  func() []wire.RankComm // returns the open communicators, in any order
+	Final  uint64                 // id of Finalize's communicator
+	MaxSeq uint32                 // largest number of a collective
 }
 
 // Comm is an open communicator.
@@ -57,11 +58,15 @@ type Comm struct {
 
 // Limits of an answer.
 const (
-	maxCalls  = 16                     // calls in RankState.Calls
-	maxComms  = 64                     // communicators in RankState.Comms, besides those that it always holds; see openComms
-	maxLinks  = 1024                   // peers in RankState.Links
-	pause     = 100 * time.Millisecond // time between two snapshots of the engine; a wait that is in both counts as still (wire.RankCall)
-	maxStacks = 4 << 20                // bytes of stacks that the inspector reads
+	maxCalls = 16 // calls in RankState.Calls
+	// maxComms is the number of communicators in RankState.Comms, besides those that it always
+	// holds; see openComms.
+	maxComms = 64
+	maxLinks = 1024 // peers in RankState.Links
+	// pause is the time between two snapshots of the engine. A wait that is in both snapshots
+	// counts as still (wire.RankCall).
+	pause     = 100 * time.Millisecond
+	maxStacks = 4 << 20 // bytes of stacks that the inspector reads
 )
 
 // Start starts an inspector that reads requests from file and writes answers to it. The inspector
@@ -126,8 +131,8 @@ func (in *Inspector) loop(ready error) {
 }
 
 // Answer returns the frames of an answer: the state as the answer to the request number and, before
-// it, unless stacks is 0, the stacks as the answer to the request stacks. It blocks for the time
-// pause after Attach.
+// it, unless stacks is 0, the stacks as the answer to the request stacks. If Attach was called,
+// Answer blocks for the duration pause.
 func (in *Inspector) Answer(number, stacks uint32) (frames []byte) {
 	r := in.rank.Load()
 	var before, after engine.Snapshot
@@ -167,7 +172,7 @@ func allStacks() (text string, whole bool) {
 
 // state returns the state of the rank: what its goroutines do and wait for. all are the goroutines
 // of the process. eng is a snapshot of the rank's engine, with only the waits that have lasted for
-// the time pause. r is nil while Init runs.
+// the duration pause. r is nil while Init runs.
 func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState {
 	s := &wire.RankState{Moves: eng.Moves}
 	var rest []*stack.Goroutine // goroutines of the program that are in no call in s.Calls
@@ -175,7 +180,9 @@ func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState
 		g := &all[i]
 		name, where := g.Call()
 		w := waitOf(g, eng.Waits)
-		if where == "" { // not a call of the program; it may be a nonblocking collective, which runs on a goroutine of weft
+		// If where is empty, this is not a call of the program. It may be a nonblocking collective,
+		// which runs on a goroutine of weft.
+		if where == "" {
 			name = g.Collective()
 			if s.Busy = s.Busy || name != "" && w == nil; w == nil || w.Context&1 == 0 {
 				name = ""

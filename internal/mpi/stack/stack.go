@@ -39,7 +39,8 @@ func Parse(text string) []Goroutine {
 		g.ID = id
 		_, state, _ := strings.Cut(head, "[")
 		state, _, _ = strings.Cut(state, "]")
-		g.State, _, _ = strings.Cut(state, ",") // the rest is, for example, the time for which the goroutine has been in this state
+		// The rest is, for example, the time for which the goroutine has been in this state.
+		g.State, _, _ = strings.Cut(state, ",")
 		function := ""
 		for line := range strings.Lines(rest) {
 			line = strings.TrimSuffix(line, "\n")

@@ -69,7 +69,9 @@ func Open(ctx context.Context, w *bootstrap.World, given []transport.Provider) (
 		switch some := found.take(len(rails)-1, reaches); {
 		case found.left == 0:
 			return rails, found, nil
-		case !some: // the transport reaches no other rank: for example shared memory, if the rank is alone on its host
+		// The transport reaches no other rank: for example shared memory, if the rank is alone on
+		// its host.
+		case !some:
 			rails = rails[:len(rails)-1]
 			if err := r.Domain.Close(); err != nil {
 				return rails, nil, fmt.Errorf("transport %s: %w", p.Name(), err)
@@ -102,7 +104,9 @@ func publishNoAddress(ctx context.Context, w *bootstrap.World, p, next transport
 
 // Routes says which transport leads to each rank.
 type Routes struct {
-	Rail []uint8 // by rank: the index of its transport in the rails of Open; meaningless for the caller's own rank
+	// Rail holds, by rank, the index of its transport in the rails that Open returns. The entry of
+	// the caller's own rank has no meaning.
+	Rail []uint8
 
 	// SharesMemory reports that one of the transports is shared memory, even if this rank shares
 	// it with no other rank. All ranks open the same transports in the same order, so the value is
@@ -228,7 +232,7 @@ func config(w *bootstrap.World) transport.Config {
 	return cfg
 }
 
-// Results how of insertAddresses. For addresses that the launcher has chosen, how is another text.
+// Values of the result how of insertAddresses, except for addresses that the launcher has chosen.
 const (
 	exchanged   = "in bulk, after an exchange"
 	byTransport = "by the transport itself"

@@ -249,7 +249,8 @@ func Eventually(t testing.TB, f func() error) {
 
 // within calls f until f returns nil. After the time d it returns the last error of f.
 func within(d time.Duration, f func() error) error {
-	pause := time.Millisecond // grows, because an f that reads all of /proc slows down the processes that f waits for
+	// pause grows, because an f that reads all of /proc slows down the processes that f waits for.
+	pause := time.Millisecond
 	for end := time.Now().Add(d); ; time.Sleep(pause) {
 		err := f()
 		if err == nil || time.Now().After(end) {

@@ -20,7 +20,8 @@ import (
 // machine and on the hosts, including hosts that are cut off.
 func NothingLeft(t testing.TB, c *testbed.Cluster) {
 	t.Helper()
-	before := time.Now().Add(-time.Second) // a second earlier, because the times of files may be earlier than this process's clock
+	// A second earlier, because the times of files may be earlier than this process's clock.
+	before := time.Now().Add(-time.Second)
 	t.Cleanup(func() { checkLeft(t, c, before) })
 }
 
@@ -36,7 +37,9 @@ func checkLeft(t testing.TB, c *testbed.Cluster, since time.Time) {
 		all = append(all, processes()...)
 		for _, h := range c.Hosts() {
 			for _, p := range h.Processes(nil) {
-				if !strings.HasPrefix(filepath.Base(p.Exe), "sshd") { // sshd may remain, because on a host that is cut off it does not detect that its client has ended
+				// sshd may remain, because on a host that is cut off it does not detect that its
+				// client has ended.
+				if !strings.HasPrefix(filepath.Base(p.Exe), "sshd") {
 					all = append(all, h.Name()+": "+p.String())
 				}
 			}

@@ -39,7 +39,9 @@ func Main(m *testing.M, packages ...string) { os.Exit(mainCode(m, packages)) }
 
 func mainCode(m *testing.M, packages []string) (code int) {
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
-		if signal.Ignored(s) { // for example under nohup; a signal that this process catches is not ignored in child processes
+		// A signal is ignored for example under nohup. A signal that this process catches is not
+		// ignored in child processes.
+		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
