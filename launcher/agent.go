@@ -55,7 +55,9 @@ func agentMain(ctx context.Context, opts job.Options) error {
 	if err != nil {
 		return err
 	}
-	up.Await(ctx) // wait without a time limit for gorun's first message: gorun may first wait for other agents to connect
+	// Wait without a time limit for gorun's first message, because gorun may first wait for other
+	// agents to connect.
+	up.Await(ctx)
 	return serveAgent(ctx, up)
 }
 
@@ -94,7 +96,9 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 		var err error
 		ranks, err = procs.New(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
-			Emit:   func(m proto.Message) { emit(m) }, // the process manager calls Emit only after it has got its first message; by then emit is set
+			// The process manager calls Emit only after it has got its first message. By then emit
+			// is set.
+			Emit:   func(m proto.Message) { emit(m) },
 			Output: func(o proto.Output) error { return node.Output(o) },
 			Stored: func(p proto.FilePart) { node.Stored(p) },
 		})
@@ -118,7 +122,7 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 // from all agents, so none of them still has to start from the copy.
 type agentProcs struct {
 	tree.Procs
-	started bool            // the first call of Do has begun
+	started bool            // [agentProcs.Do] was called
 	ctx     context.Context // the context of serveAgent: SIGTERM ends it with the cause remote.ErrTerminated
 }
 
@@ -128,7 +132,9 @@ func (c *agentProcs) Do(m proto.Message) {
 		remote.RemoveBroadcast()
 	}
 	if e, ok := m.(proto.End); ok && os.Getenv("SLURM_STEP_ID") != "" && errors.Is(context.Cause(c.ctx), remote.ErrTerminated) {
-		e.Asked = true // Slurm sends SIGTERM to all processes of a job step, so the ranks have got SIGTERM already
+		// Slurm sends SIGTERM to all processes of a job step, so the ranks have got SIGTERM
+		// already.
+		e.Asked = true
 		m = e
 	}
 	c.Procs.Do(m)

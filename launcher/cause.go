@@ -18,29 +18,43 @@ import (
 // cause describes a failure to [run.fail]. From it fail finds out whether the failure replaces the
 // outcome and, once the failure is the outcome itself, whether a later failure replaces it.
 type cause struct {
-	rank   int    // the rank that failed; -1: the failure is not that of a rank
-	host   int    // index in run.hosts of the rank's host, or of the host that was lost; not used for other failures
+	rank int // the rank that failed; -1: the failure is not that of a rank
+	// host is the index in run.hosts of the host of the rank, or of the host that was lost. It is
+	// not used for other failures.
+	host   int
 	kind   kind   // how the rank or host has failed
 	timing timing // when the rank or host failed, compared with the failure that is the outcome
-	dying  bool   // Exit.Exiting of the rank: it was ending already when another rank of its host failed, or when its host began to end the ranks
-	abort  bool   // the rank called Abort and is about to exit by itself
-	end    bool   // the job must not be restarted, for example because the user has ended it
-	first  bool   // the rank exited before its host had begun to end the ranks; false for an abort
+	// dying is the field Exiting of the rank's proto.Exit: the rank was ending already when another
+	// rank of its host failed, or when its host began to end the ranks.
+	dying bool
+	abort bool // the rank called Abort and is about to exit by itself
+	end   bool // the job must not be restarted, for example because the user has ended it
+	first bool // the rank exited before its host had begun to end the ranks; false for an abort
 }
 
 // kind is how a rank or a host fails.
 type kind int
 
 const (
-	kindOther       kind = iota // none of the kinds below: for example, the user or the timeout ended the job, or the exit of a rank is no failure
-	kindConsequence             // a rank aborted and named the failure of another rank as its reason
-	kindNoReason                // a rank failed without a signal and without a reason: for example, it exited with a code other than 0, or without Finalize
-	kindFollower                // like kindNoReason, of a failure that has replaced an outcome of kindConsequence or kindFollower
-	kindReason                  // a rank aborted for another reason than the failure of a rank, or broke the PMI protocol
-	kindSignal                  // a signal other than those of kindCrash ended a rank
-	kindCrash                   // SIGKILL or a signal such as SIGSEGV ended a rank, which no failure of another rank causes: see isCrash
-	kindLost                    // the connection with a host was lost
-	kinds                       // number of kinds
+	// kindOther is none of the kinds below. For example, the user or the timeout ended the job, or
+	// the exit of a rank is no failure.
+	kindOther       kind = iota
+	kindConsequence      // a rank aborted and named the failure of another rank as its reason
+	// kindNoReason: a rank failed without a signal and without a reason. For example, it exited
+	// with a code other than 0, or without Finalize.
+	kindNoReason
+	// kindFollower is kindNoReason for a failure that has replaced an outcome of kindConsequence or
+	// kindFollower: see minTiming.
+	kindFollower
+	// kindReason: a rank aborted for another reason than the failure of a rank, or broke the PMI
+	// protocol.
+	kindReason
+	kindSignal // a signal other than those of kindCrash ended a rank
+	// kindCrash: SIGKILL or a signal such as SIGSEGV ended a rank. No failure of another rank
+	// causes such a signal: see isCrash.
+	kindCrash
+	kindLost // the connection with a host was lost
+	kinds    // number of kinds
 )
 
 // timing says when a failure occurred, compared with the failure that is the outcome and with the
@@ -48,10 +62,18 @@ const (
 type timing int
 
 const (
-	timingEnding timing = iota // the host of the failed rank had already begun to end its ranks; for an abort, the rank had already got SIGTERM or SIGKILL
-	timingAfter                // not timingEnding; the outcome's failure was not on another host, and gorun received it first
-	timingApart                // the outcome's failure was on another host, and the order of the two failures is not known
-	timingBefore               // the failure began before the outcome's failure, or counts as if it had: see timingOf
+	// timingEnding: the host of the failed rank had already begun to end its ranks. For an abort,
+	// the rank had already got SIGTERM or SIGKILL.
+	timingEnding timing = iota
+	// timingAfter: not timingEnding, and the outcome's failure was not on another host, and gorun
+	// received it first.
+	timingAfter
+	// timingApart: the outcome's failure was on another host, and the order of the two failures is
+	// not known.
+	timingApart
+	// timingBefore: the failure began before the outcome's failure, or counts as if it had: see
+	// timingOf.
+	timingBefore
 )
 
 // minTiming decides whether a failure replaces the outcome: it does if its timing is not less than

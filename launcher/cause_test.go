@@ -50,7 +50,9 @@ func hasEnded(pid int) bool {
 // that. Then holdDying lets rank 0 go. dir is the working directory of the ranks. In it they write
 // their process ids, rank 0 waits for the file die, and rank 1 for the file dying.
 func holdDying(dir string) error {
-	runtime.LockOSThread() // never unlocked, so the thread ends with this goroutine; the kernel then stops tracing rank 0
+	// The thread is never unlocked, so it ends with this goroutine. The kernel then stops tracing
+	// rank 0.
+	runtime.LockOSThread()
 	pid, err := pidIn(filepath.Join(dir, "pid0"))
 	if err != nil {
 		return err
@@ -174,9 +176,11 @@ func TestEarlierElsewhere(t *testing.T) {
 	begun := time.Unix(1000, 0)
 	for name, test := range map[string]struct {
 		clock time.Duration // how far the clock of host b is ahead of gorun's
-		at    time.Duration // time from the end of rank 0 to the end of rank 1, by a correct clock; negative: rank 1 ended first
-		told  bool          // gorun had begun to end rank 1
-		want  int           // the rank of the outcome
+		// at is the time from the end of rank 0 to the end of rank 1, by a correct clock. It is
+		// negative if rank 1 ended first.
+		at   time.Duration
+		told bool // gorun had begun to end rank 1
+		want int  // the rank of the outcome
 	}{
 		"cause comes late": {0, -time.Millisecond, false, 1},
 		"consequence":      {0, time.Millisecond, false, 0},
@@ -188,7 +192,8 @@ func TestEarlierElsewhere(t *testing.T) {
 		r.startSent, r.startDone = begun, begun.Add(time.Second)
 		started := begun.Add(time.Second / 2)
 		r.ranks = []rank{{host: 0, pid: 1, started: started}, {host: 1, pid: 2, started: started.Add(test.clock)}}
-		r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
+		// With killed set, [run.fail] sends no End. The run has no tree of agents to send it to.
+		r.phase, r.killed = phaseRunning, true
 		ended := begun.Add(time.Hour)
 		r.exited(proto.Exit{Rank: 0, Code: 91, Early: true, At: ended.UnixNano()})
 		r.exited(proto.Exit{Rank: 1, Code: 3, Early: true, AfterEnd: test.told, At: ended.Add(test.clock + test.at).UnixNano()})
@@ -211,7 +216,8 @@ func TestDyingFirst(t *testing.T) {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
 		r.ranks = []rank{{pid: 1}, {pid: 2}}
-		r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
+		// With killed set, [run.fail] sends no End. The run has no tree of agents to send it to.
+		r.phase, r.killed = phaseRunning, true
 		r.aborted(proto.Aborted{Rank: 0, Code: 1})
 		r.exited(test.second)
 		require.Equal(t, test.want, r.outcome.Rank, name)
@@ -244,7 +250,8 @@ func TestConsequenceFirst(t *testing.T) {
 		r := newRun(&session{job: &job.Job{Apps: []job.App{{Program: "p"}}}}, "id")
 		r.hosts = []host{{Host: hosts.Host{Name: "a"}}}
 		r.ranks = []rank{{pid: 1}, {pid: 2}, {pid: 3}}
-		r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
+		// With killed set, [run.fail] sends no End. The run has no tree of agents to send it to.
+		r.phase, r.killed = phaseRunning, true
 		r.aborted(proto.Aborted{Rank: 0, Code: 1, Consequence: true})
 		r.aborted(proto.Aborted{Rank: 2, Code: 1, Consequence: true})
 		switch m := test.second.(type) {
@@ -274,7 +281,8 @@ func failedRun(apart, clocks bool) *run {
 	if apart {
 		r.ranks[1].host = 1
 	}
-	r.phase, r.killed = phaseRunning, true // killed: so that fail sends no End, because the run has no tree of agents
+	// With killed set, [run.fail] sends no End. The run has no tree of agents to send it to.
+	r.phase, r.killed = phaseRunning, true
 	return r
 }
 
@@ -314,7 +322,9 @@ func TestOutcomeIsReplaced(t *testing.T) {
 	}
 	timings := []string{"ending", "after", "apart", "before"}
 	failures := []string{"other", "consequence", "noreason", "reason", "signal", "crash", "lost"}
-	for outcome, least := range map[string]string{ // by kind of the outcome: a column for each element of failures, in their order
+	// The keys are kinds of the outcome. A value has a column for each element of failures, in
+	// their order.
+	for outcome, least := range map[string]string{
 		"other":       "-  -  -       -       -       -      -",
 		"consequence": "-  -  after   after   after   after  apart",
 		"follower":    "-  -  before  after   after   after  apart",

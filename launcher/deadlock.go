@@ -53,7 +53,9 @@ func ofAllRanks(id uint64) bool { return id == worldID || id == finalID }
 // round holds the answers of one round of an inspection, by rank.
 type round struct {
 	states []*wire.RankState // the answers; nil element: the rank has not answered
-	silent []bool            // by rank: the rank has called Init and has not answered, or its host has not answered or is lost
+	// silent says, by rank, that the rank has called Init and has not answered, or that its host
+	// has not answered or is lost.
+	silent []bool
 }
 
 // observe returns the answers that gorun has got in the current round of an inspection.
@@ -73,7 +75,9 @@ func (r *run) observe(a *inspection) round {
 
 // need is what a call needs to complete: one rank, or any one rank of a communicator.
 type need struct {
-	rank int        // the rank of the world that the call needs; if any is set, one of the ranks of comm, if possible not the caller
+	// rank is the rank of the world that the call needs. If any is set, it is one of the ranks of
+	// comm: if possible, not the caller.
+	rank int
 	any  bool       // the call needs any one rank of comm
 	comm uint64     // id of a communicator, if any is set; 0 otherwise
 	coll collective // the collective call; zero: the call is not a collective
@@ -91,25 +95,37 @@ type collective struct {
 type waits struct {
 	round
 	before []*wire.RankState // the answers of the round before, by rank; nil: there was no round before
-	needs  [][]need          // by rank: what its calls need; nil: the rank may continue by itself, or what it needs is not known
-	proven []bool            // the result of certain, which is computed only once; nil: not computed yet
+	// needs has, by rank, what the calls of the rank need. It has nil for a rank that may continue
+	// by itself, or for which that is not known.
+	needs  [][]need
+	proven []bool // the result of [waits.certain], which computes it only once; nil: not computed yet
 
-	holders     map[uint64][]holder // by communicator: the ranks that certainly have it, ascending
-	moreComms   []int               // ranks that may have communicators that are not known, ascending: see hasMoreComms
-	moreLinks   []bool              // by rank: one of its answers has left out links
-	moreLinksOf map[uint64][]int    // by communicator: the ranks of holders for which moreLinks is set, ascending
-	moreBoth    []int               // the ranks of moreComms for which moreLinks is set, ascending
-	linked      [][]int             // by rank: the ranks to which an answer shows a link, from either side; a rank may occur several times
-	exits       map[int]int         // by rank that waits in a collective: the rank outside the collective to which next has followed its needs; -1: there is none; no entry: next has not looked
+	holders map[uint64][]holder // by communicator: the ranks that certainly have it, ascending
+	// moreComms has the ranks that may have communicators that are not known, ascending: see
+	// hasMoreComms.
+	moreComms []int
+	moreLinks []bool // by rank: one of its answers has left out links
+	// moreLinksOf has, by communicator, the ranks of holders for which moreLinks is set, ascending.
+	moreLinksOf map[uint64][]int
+	moreBoth    []int // the ranks of moreComms for which moreLinks is set, ascending
+	// linked has, by rank, the ranks to which an answer shows a link, from either side. A rank may
+	// occur several times.
+	linked [][]int
+	// exits holds results of the search in [waits.next], by rank that waits in a collective: the
+	// rank outside the collective at which the search has ended, or -1 if there is none. A rank
+	// from which next has not searched has no entry.
+	exits map[int]int
 
 	steps int // number of ranks and pairs of ranks that the searches have looked at; the tests bound it
 }
 
 // holder is a rank that has a communicator.
 type holder struct {
-	rank   int
-	seq    uint32 // number of collectives that the rank has started on the communicator; 0 if listed is false
-	listed bool   // the rank's answer lists the communicator. Otherwise it is one that all ranks have: see ofAllRanks
+	rank int
+	seq  uint32 // number of collectives that the rank has started on the communicator; 0 if listed is false
+	// listed says that the rank's answer lists the communicator. If listed is false, the
+	// communicator is one that all ranks have: see ofAllRanks.
+	listed bool
 }
 
 // newWaits returns what ranks wait for, from the answers of one round and of the round before it.
@@ -291,7 +307,9 @@ func (w *waits) holder(rank int, id uint64) (h holder, ok bool) {
 // the set only if no message is on its way between it and the ranks that it needs: see quietNeed.
 func (w *waits) stuck(may func(rank int) bool, quiet bool) []bool {
 	set := make([]bool, len(w.needs))
-	var out []int                   // ranks outside the set that settle has not handled: ranks that need them may still be in the set
+	// out has ranks outside the set that settle has not handled yet. Ranks that need them may still
+	// be in the set.
+	var out []int
 	waiters := make(map[int][]int)  // by rank: the ranks that need it
 	anyOf := make(map[uint64][]int) // by communicator: the ranks that need any one rank of it
 	for r, needs := range w.needs {

@@ -54,7 +54,8 @@ func TestDeadlocksOfRandomRanks(t *testing.T) {
 // most of them give the same answer in both rounds.
 func randomRounds(g *rand.Rand) (before, now round) {
 	one := func(n int) bool { return g.IntN(n) == 0 }
-	ranks, comms, calm := 2+g.IntN(6), 1+g.IntN(4), 4+g.IntN(100) // calm: each unusual property has the probability 1/calm
+	// Each unusual property of an answer has the probability 1/calm.
+	ranks, comms, calm := 2+g.IntN(6), 1+g.IntN(4), 4+g.IntN(100)
 	states := make([]*wire.RankState, ranks)
 	for r := range states {
 		s := &wire.RankState{Busy: one(calm), Moves: one(calm), MoreComms: one(8), MoreLinks: one(8)}

@@ -11,7 +11,9 @@ import (
 
 // The bounds of a report of deadlocks.
 const (
-	maxCycles = 4  // most circles that the report names among the certain deadlocks, and among the possible ones
+	// maxCycles is the largest number of circles that the report names among the certain deadlocks,
+	// and again among the possible ones.
+	maxCycles = 4
 	maxCycle  = 12 // most ranks of one circle that the report names
 	maxDoubts = 4  // most lines that say why deadlocks are not certain
 )
@@ -34,7 +36,9 @@ func (w *waits) deadlocks() (lines []string) {
 // one. If there are ranks that no line names, a last line counts them. except may be nil.
 func (w *waits) circles(title string, set, except []bool) (lines []string) {
 	skip := func(r int) bool { return !set[r] || except != nil && except[r] }
-	seen := make([]int, len(set)) // by rank: 1 plus the rank at which the walk that visited it began; 0: not visited
+	// seen[r] is 0 if no walk has visited rank r. Otherwise it is 1 plus the rank at which that
+	// walk began.
+	seen := make([]int, len(set))
 	total, named := 0, 0
 	for start := range set {
 		if skip(start) {
@@ -49,7 +53,9 @@ func (w *waits) circles(title string, set, except []bool) (lines []string) {
 			r = w.next(r)
 		}
 		if seen[r] != start+1 {
-			continue // the walk has reached a rank that an earlier walk has visited, or one that is not to be named
+			// The walk has reached a rank that an earlier walk has visited, or one that is not to
+			// be named.
+			continue
 		}
 		cycle := path[slices.Index(path, r):]
 		if len(lines) < maxCycles {
@@ -73,7 +79,8 @@ func (w *waits) circles(title string, set, except []bool) (lines []string) {
 // there is none, because the ranks of the collective wait for each other, next returns the rank
 // that the given one waits for.
 func (w *waits) next(rank int) int {
-	coll := w.needs[rank][0].coll // any of the needs will do, because all of them name ranks of the same result of stuck
+	// Any of the needs will do, because all of them name ranks of the same result of [waits.stuck].
+	coll := w.needs[rank][0].coll
 	if coll == (collective{}) {
 		return w.needs[rank][0].rank
 	}
@@ -155,7 +162,9 @@ func (w *waits) doubts(possible, certain []bool) (lines []string) {
 // it, or that may not have called it because they have not answered. The line names these ranks.
 // There are at most maxLate lines.
 func (w *waits) lateLines() (lines []string) {
-	peers := make(map[collective]map[int]bool) // by collective: the ranks whose messages, or stores to shared memory, its calls wait for
+	// peers has, by collective, the ranks for whose messages, or stores to shared memory, the calls
+	// of the collective wait.
+	peers := make(map[collective]map[int]bool)
 	calls := make(map[collective]wire.RankCall)
 	var order []collective
 	for _, s := range w.states {

@@ -28,14 +28,18 @@ type dialIn struct {
 	step     *remote.Step  // the job step in which srun has started the agents; nil: srun does not start them
 	accepted chan struct{} // closed when the goroutine that accepts connections has ended
 
-	mu         sync.Mutex              // guards the fields below
-	conns      map[string]*remote.Conn // by host name: the connection with the host's agent; nil: take has returned it
-	changed    *sync.Cond              // broadcasts changes of conns and err, and the end of the context of a call of wait
-	taken      map[string]bool         // names of hosts whose connection take has returned
-	want       int                     // number of agents that the job needs, set by expect; 0: not known yet
-	duplicates map[string]bool         // names of hosts from which the connection of a further agent was closed
-	err        error                   // why no more agents can connect; nil: agents can connect
-	closed     bool                    // close was called: new connections are closed at once
+	mu sync.Mutex // guards the fields below
+	// conns has, by host name, the connection with the host's agent. It has nil after [dialIn.take]
+	// has returned the connection.
+	conns map[string]*remote.Conn
+	// changed broadcasts changes of conns and err, and the end of the context of a call of
+	// [dialIn.wait].
+	changed    *sync.Cond
+	taken      map[string]bool // names of the hosts whose connections [dialIn.take] has returned
+	want       int             // number of agents that the job needs; 0: not known yet
+	duplicates map[string]bool // names of hosts on which more than one agent has connected
+	err        error           // why no more agents can connect; nil: agents can connect
+	closed     bool            // [dialIn.close] was called: new connections are closed at once
 }
 
 // dialInTimeout is the default of how long gorun waits for agents that the user or another system
@@ -52,7 +56,7 @@ func (r *run) agentTimeout(byDefault time.Duration) time.Duration {
 }
 
 // listen begins to listen on addr for agents that know the secret. It accepts no agents: the caller
-// must call begin for that.
+// must call [dialIn.begin] for that.
 func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	l, err := remote.Listen(addr, secret)
 	if err != nil {
@@ -64,8 +68,8 @@ func (r *run) listen(addr string, secret remote.Secret) (*dialIn, error) {
 	return d, nil
 }
 
-// begin starts the goroutine that accepts agents. The goroutine accepts them until take or close
-// closes the listener, or until ctx ends.
+// begin starts the goroutine that accepts agents. The goroutine accepts them until [dialIn.take] or
+// [dialIn.close] closes the listener, or until ctx ends.
 func (d *dialIn) begin(ctx context.Context) {
 	go func() { // ends when the listener is closed or ctx ends; close waits for it
 		defer close(d.accepted)
@@ -88,7 +92,9 @@ func (d *dialIn) begin(ctx context.Context) {
 			}
 			name := conn.Host()
 			earlier := d.conns[name]
-			if d.taken[name] || earlier != nil && !earlier.PeerClosed() { // the host has an agent already, and may have only one
+			// If the host has an agent already, close the new connection: a host may have only one
+			// agent.
+			if d.taken[name] || earlier != nil && !earlier.PeerClosed() {
 				d.duplicates[name] = true
 				d.mu.Unlock()
 				_ = conn.Close()
@@ -160,7 +166,7 @@ func (d *dialIn) take(ctx context.Context, name string) (tree.Stream, error) {
 	return conn, nil
 }
 
-// expect sets the number of agents that the job needs. When take has returned that many
+// expect sets the number of agents that the job needs. When [dialIn.take] has returned that many
 // connections, it closes the listener.
 func (d *dialIn) expect(agents int) {
 	d.mu.Lock()
@@ -168,11 +174,11 @@ func (d *dialIn) expect(agents int) {
 	d.want = agents
 }
 
-// close closes the connections that take has not returned, and stops accepting. If srun has started
-// the agents, close gives srun a short time to end by itself before it closes the listener. Agents
-// that srun starts in this time still connect, and their connections are closed at once. Such an
-// agent then removes its copy of gorun and ends. If close killed srun at once instead, these copies
-// would stay.
+// close closes the connections that [dialIn.take] has not returned, and stops accepting. If srun
+// has started the agents, close gives srun a short time to end by itself before it closes the
+// listener. Agents that srun starts in this time still connect, and their connections are closed at
+// once. Such an agent then removes its copy of gorun and ends. If close killed srun at once
+// instead, these copies would stay.
 func (d *dialIn) close() {
 	d.mu.Lock()
 	d.closed = true
@@ -236,7 +242,9 @@ func (r *run) findDialedHosts(ctx context.Context) error {
 		connected = connected[:0]
 		for name, conn := range d.conns {
 			if conn == nil || conn.PeerClosed() {
-				continue // take has returned the connection, or the agent has closed it, so that another agent may connect in its place
+				// [dialIn.take] has returned the connection, or the agent has closed it, so that
+				// another agent may connect in its place.
+				continue
 			}
 			if len(named) == 0 || slices.ContainsFunc(named, func(h hosts.Host) bool { return h.Name == name }) {
 				connected = append(connected, name)
@@ -305,7 +313,8 @@ func (d *dialIn) surplus() string {
 const slurmTimeout = time.Minute
 
 // findSlurmHosts starts agents by srun on all hosts of the run except this one. It does not wait
-// for the agents to connect: take does that, when the tree of agents wants each connection.
+// for the agents to connect: [dialIn.take] does that, when the tree of agents wants the connection
+// with a host.
 func (r *run) findSlurmHosts() error {
 	ctx := r.stopped
 	var nodes []string
@@ -329,12 +338,15 @@ func (r *run) findSlurmHosts() error {
 	srun := &remote.Srun{
 		Command: append([]string{"srun"}, r.job.SlurmArgs...), Nodes: nodes, Secret: secret,
 		Connect: reachable(d.listener.Addr(), addr, nodes[0]), Agent: r.job.AgentPath,
-		KeepWaiting: r.job.OnFailure == job.FailRestart, // before a restart, gorun must know which hosts cannot be used
+		// Before a restart, gorun must know which hosts cannot be used.
+		KeepWaiting: r.job.OnFailure == job.FailRestart,
 	}
 	if r.job.Verbose {
 		srun.Log = r.printLine
 	}
-	if srun.Agent == "" { // srun copies gorun to this directory, because the nodes may not have it at the same path
+	// Without AgentPath, srun copies gorun to /tmp, because the nodes may not have gorun at the
+	// same path.
+	if srun.Agent == "" {
 		srun.CopyTo = "/tmp"
 	}
 	if d.step, err = srun.Start(); err != nil {
@@ -344,9 +356,11 @@ func (r *run) findSlurmHosts() error {
 	d.listener.Cause = d.step.CauseOf
 	r.connector = &connector{dialIn: d, timeout: r.agentTimeout(slurmTimeout)}
 	d.expect(len(nodes))
-	d.begin(context.WithoutCancel(ctx)) // accepts until close, even if ctx ends: see close
+	d.begin(context.WithoutCancel(ctx)) // accepts agents until [dialIn.close] is called, even if ctx ends
 	sctx, cancel := d.step.Context(ctx)
-	context.AfterFunc(sctx, func() { // runs when srun ends, when an agent fails unless KeepWaiting is set, or when ctx, the context of the run, ends
+	// This function runs when srun ends, when an agent fails (unless KeepWaiting is set), or when
+	// ctx, the context of the run, ends.
+	context.AfterFunc(sctx, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.err == nil {
@@ -373,9 +387,11 @@ func (r *run) attributeToSlurm() {
 	switch {
 	case words == "", v.Rank >= 0 && v.Signal == 0 && v.ExitCode != 0: // a rank chose this exit code itself
 		return
-	case v.Rank < 0 && v.Signal != 0 && v.Signal != syscall.SIGTERM: // the user sent gorun the signal, for example by ^C
+	case v.Rank < 0 && v.Signal != 0 && v.Signal != syscall.SIGTERM:
+		// The user sent gorun the signal, for example by ^C.
 		return
-	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM: // the rank failed first, and Slurm ended an agent later
+	case !all && v.Rank >= 0 && v.Signal != syscall.SIGTERM:
+		// The rank failed first, and Slurm ended an agent later.
 		return
 	}
 	r.outcome = &outcome{

@@ -44,7 +44,8 @@ func TestEachStartReadsTheSameInput(t *testing.T) {
 	defer in.Close()
 	_, err = in.Seek(8, io.SeekStart)
 	require.NoError(t, err)
-	j := testJob(1, "-c", `cat; exit $((2-2*$WEFT_EPOCH))`) // exits with 2, as after a Go panic, and with 0 after the restart
+	// The rank exits with 2, as after a Go panic, and with 0 after the restart.
+	j := testJob(1, "-c", `cat; exit $((2-2*$WEFT_EPOCH))`)
 	j.Apps[0].Program, j.OnFailure, j.MaxRestarts, j.Stdin = "sh", job.FailRestart, 1, job.StdinRank0
 	var out, stderr strings.Builder
 	res := Run(t.Context(), j, Stdio{In: in, Out: &out, Err: &stderr})

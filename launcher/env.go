@@ -32,10 +32,10 @@ func ofThisHost(kv string) bool {
 	})
 }
 
-// appEnv returns the environment of an app's ranks: base, with -v envVerbose, then the job's
-// variables, then the app's. A later value of a variable replaces an earlier one. appEnv leaves out
-// the variables by which launchers give a process its rank, such as PMI_RANK, because the process
-// manager sets its own.
+// appEnv returns the environment of an app's ranks: base, then envVerbose if the user has set -v,
+// then the job's variables, then the app's. A later value of a variable replaces an earlier one.
+// appEnv leaves out the variables by which launchers give a process its rank, such as PMI_RANK,
+// because the process manager sets its own.
 func appEnv(j *job.Job, app job.App, base []string) []string {
 	var own []string
 	if j.Verbose {

@@ -184,7 +184,9 @@ func (r *run) exited(e proto.Exit) {
 		r.printLine(fmt.Sprintf("rank %d, pid %d on %s, still runs after SIGKILL: gorun leaves it behind", e.Rank, e.PID, r.nameOf(rk.host)))
 	}
 	switch {
-	case rk.abort != nil: // the method aborted has failed the job already; the abort says more about the failure than the exit does
+	case rk.abort != nil:
+		// The method [run.aborted] has failed the job already. The abort says more about the
+		// failure than the exit does.
 		f, code = rk.abort.failure(), rk.abort.Code
 		r.fail(c, f, code)
 	case r.outcome != nil, r.gotSIGTERM && e.AfterEnd:
@@ -223,8 +225,8 @@ func exitCode(e proto.Exit) int {
 // ranks.
 const noFinalizeGrace = 300 * time.Millisecond
 
-// exitedWithoutFinalize is a message of a timer to control. A rank that was the last of its host
-// has exited with code 0 without Finalize, and noFinalizeGrace has passed since then.
+// exitedWithoutFinalize is a message of a timer to [run.control]. A rank that was the last of its
+// host has exited with code 0 without Finalize, and noFinalizeGrace has passed since then.
 type exitedWithoutFinalize struct {
 	cause
 	Failure
@@ -270,7 +272,8 @@ func (a *abort) failure() Failure {
 	switch {
 	case a.Broken:
 		return Failure{Rank: a.Rank, Reason: "does not speak PMI-1 on its control channel: " + a.Reason}
-	case a.Reason != "": // package comm reports a reason: the error that the function of Main returned, or a panic
+	case a.Reason != "":
+		// Package comm reports a reason: the error that the function of Main returned, or a panic.
 		return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: failedOf + a.Reason}
 	}
 	return Failure{Rank: a.Rank, ExitCode: a.Code, Reason: "called Abort"}
@@ -311,7 +314,8 @@ func (r *run) hostsLost(m proto.Lost) {
 			continue
 		}
 		h.state, h.cause = hostLost, m.Cause
-		if i == first { // a restart leaves out only this host, because those below it in the tree may still work
+		// A restart leaves out only this host, because those below it in the tree may still work.
+		if i == first {
 			r.lost[h.Name] = m.Cause
 		}
 		if i < len(r.plans) {

@@ -8,12 +8,18 @@ import (
 // states holds the last proto.State of each host that has sent one, and totals over these hosts.
 // From them checkState finds out whether ranks wait for ever for a rank that has ended.
 type states struct {
-	of      map[int]proto.State // by index of the host: its last State
-	begun   int                 // number of hosts on which a running rank has called Init
-	gone    int                 // number of hosts on which all ranks have ended
-	waiting map[int]int         // by number of a PMI fence: how many hosts have a rank that waits in it; fences without such a host have no entry
-	left    map[int]int         // by index of the host: a rank that has ended and was not in a fence; only hosts with such a rank
-	absent  map[int]int         // by index of the host: a rank that has ended and has never called Init; only hosts with such a rank
+	of    map[int]proto.State // by index of the host: its last State
+	begun int                 // number of hosts on which a running rank has called Init
+	gone  int                 // number of hosts on which all ranks have ended
+	// waiting has, by number of a PMI fence, how many hosts have a rank that waits in it. Fences
+	// without such a host have no entry.
+	waiting map[int]int
+	// left has, by index of the host, a rank that has ended and was not in a fence. Hosts without
+	// such a rank have no entry.
+	left map[int]int
+	// absent has, by index of the host, a rank that has ended and has never called Init. Hosts
+	// without such a rank have no entry.
+	absent map[int]int
 }
 
 func newStates() states {
@@ -53,7 +59,9 @@ func (t *states) count(s proto.State, n int) {
 // awaits reports whether a rank waits in a fence that gorun has not released. released is the
 // number of the last fence that gorun has released.
 func (t *states) awaits(released int) bool {
-	for fence := range t.waiting { // at most two entries, because a host enters a fence only after the release of the one before
+	// There are at most two entries, because a host enters a fence only after the release of the
+	// one before.
+	for fence := range t.waiting {
 		if fence > released {
 			return true
 		}

@@ -15,7 +15,8 @@ import (
 // Init while other ranks have called Init. It must not fail before.
 func TestStates(t *testing.T) {
 	r := testRun(3)
-	r.states.of[9] = proto.State{Left: -1, Absent: -1} // as if host 9 had reported before, so that checkState sends no Watch
+	// It is as if host 9 had reported before, so [run.checkState] sends no Watch.
+	r.states.of[9] = proto.State{Left: -1, Absent: -1}
 	report := func(index, waiting int, begun bool, left, absent int) {
 		r.checkState(proto.State{Index: index, Waiting: waiting, Begun: begun, Left: left, Absent: absent})
 	}

@@ -32,7 +32,8 @@ func TestInfoListsProviders(t *testing.T) {
 	}
 	require.Contains(t, providers, "\nalso in the library: ")
 	require.Equal(t, "DOMAINS", rows["PROVIDER ENDPOINT"][offerCells+1], providers)
-	for _, name := range []string{"tcp;ofi_rxm rdm", "tcp msg"} { // provider and endpoint type; every Linux machine has these
+	// These are providers with endpoint types that every Linux machine has.
+	for _, name := range []string{"tcp;ofi_rxm rdm", "tcp msg"} {
 		cells := rows[name]
 		require.NotNil(t, cells, "%s in %s", name, providers)
 		require.Contains(t, cells[3], "msg")

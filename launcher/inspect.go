@@ -18,16 +18,22 @@ const inspectLimit = 3 * time.Second
 
 // The bounds of an inspection.
 const (
-	inspectRounds = 5                                         // most rounds of one inspection
-	inspectRepeat = 4 * time.Second                           // time since the inspection began after which it begins no further round
-	inspectTime   = inspectRepeat + inspectLimit + stacksTime // the longest time of an inspection, including the time to write stacks to files
+	inspectRounds = 5 // most rounds of one inspection
+	// inspectRepeat is the time, from the beginning of the inspection, after which no further round
+	// begins.
+	inspectRepeat = 4 * time.Second
+	// inspectTime is the longest time of an inspection, including the time to write stacks to
+	// files.
+	inspectTime = inspectRepeat + inspectLimit + stacksTime
 )
 
-// inspectRequest asks control to find out what the ranks do.
+// inspectRequest asks [run.control] to find out what the ranks do.
 type inspectRequest struct {
-	stacks bool              // also write the stacks of the ranks' goroutines to files
-	dir    string            // directory for these files; "": a new temporary directory
-	then   func(a inspected) // called once, with the answer, by the goroutine that runs control or ends the run; must not block
+	stacks bool   // also write the stacks of the ranks' goroutines to files
+	dir    string // directory for these files; "": a new temporary directory
+	// then is called once, with the answer, by the goroutine that runs [run.control] or that ends
+	// the run. It must not block.
+	then func(a inspected)
 }
 
 // inspected is the answer to an inspectRequest.
@@ -44,24 +50,28 @@ type inspected struct {
 type inspection struct {
 	requests []inspectRequest
 
-	n      int                     // Inspect.N of the current round
-	first  int                     // Inspect.N of the first round, the only round that asks for stacks
-	rounds int                     // number of rounds that have begun
-	until  time.Time               // no round begins after this time
-	before *round                  // the answers of the round before; nil: this is the first round
-	known  map[int]*wire.RankState // by rank: the last answer of the rank before the current round; no entry: there was none
-	silent map[int]bool            // by host index: the host has been asked in this round and has not answered; hosts that have answered have no entry
-	groups []proto.Group           // the answers of the hosts in this round
-	files  map[string]*stackFiles  // the files of stacks, by inspectRequest.dir; empty: no request wants stacks
+	n      int       // Inspect.N of the current round
+	first  int       // Inspect.N of the first round, the only round that asks for stacks
+	rounds int       // number of rounds that have begun
+	until  time.Time // no round begins after this time
+	before *round    // the answers of the round before; nil: this is the first round
+	// known has, by rank, the last answer of the rank before the current round. A rank without an
+	// answer has no entry.
+	known map[int]*wire.RankState
+	// silent is true, by host index, for a host that has been asked in this round and has not
+	// answered. Hosts that have answered have no entry.
+	silent map[int]bool
+	groups []proto.Group          // the answers of the hosts in this round
+	files  map[string]*stackFiles // the files of stacks, by inspectRequest.dir; empty: no request wants stacks
 }
 
-// lateInspection is the message of a timer to control: the time for answers to the Inspect whose N
-// is n is over.
+// lateInspection is the message of a timer to [run.control]: the time for answers to the Inspect
+// whose N is n is over.
 type lateInspection struct{ n int }
 
-// filesWritten is a message to control: gorun has written the stacks to the files in one directory,
-// or has failed to do so. requests are the requests for these files, and answer is the answer to
-// all of them.
+// filesWritten is a message to [run.control]: gorun has written the stacks to the files in one
+// directory, or has failed to do so. requests are the requests for these files, and answer is the
+// answer to all of them.
 type filesWritten struct {
 	requests []inspectRequest
 	answer   inspected
@@ -159,7 +169,9 @@ func (r *run) endRound() {
 			}
 		}
 		r.writing++
-		r.background.Go(func() { // ends when the files are written, or after stacksTime; run.close waits for it
+		// The goroutine ends when the files are written, or after stacksTime. [run.close] waits for
+		// it.
+		r.background.Go(func() {
 			written.answer.lines = append(slices.Clone(answer.lines), f.finish())
 			r.mail.post(written)
 		})
@@ -258,10 +270,14 @@ const (
 // sameCalls is a set of ranks whose calls differ only in their peers: the ranks that the calls send
 // to, receive from or probe. These ranks share one line of the summary.
 type sameCalls struct {
-	ranks []int      // ascending when summary has sorted them
-	parts []string   // the text of the calls, cut at each place where a peer is named
-	peers [][]string // in the order in which the ranks were added: the peers of a rank, one for each place between two parts
-	seqs  string     // text with the numbers of the collectives that the ranks have called, such as "its collective 5"; "": none
+	ranks []int    // in ascending order after [run.summary] has sorted them
+	parts []string // the text of the calls, cut at each place where a peer is named
+	// peers has an element for each rank, in the order in which the ranks were added: the peers of
+	// the rank, one for each place between two parts.
+	peers [][]string
+	// seqs is a text with the numbers of the collectives that the ranks have called, such as "its
+	// collective 5". It is "" if they have called none.
+	seqs string
 }
 
 // summary returns lines that say what the ranks do: first a line for each set of ranks that do the

@@ -85,14 +85,16 @@ func TestWhatRanksDo(t *testing.T) {
 		}},
 		"two goroutines, and one may continue": {2, []proto.Group{
 			waiting(0, 0, recvFrom(1, 1), recvFrom(1, 2)),
-			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{recvFrom(0, 1)}}}, // Still is false, so the call may continue
+			// Still is false, so the call may continue.
+			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{recvFrom(0, 1)}}},
 		}, []string{
 			"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18; comm.Recv(world, from 1, tag 2) at main.go:18",
 			"rank 1: comm.Recv(world, from 0, tag 1) at main.go:18",
 		}},
 		"one call behind": {2, []proto.Group{
 			waiting(0, 5, barrier(5)),
-			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{barrier(4)}, Comms: []wire.RankComm{{Seq: 4}}}}, // Still is false, so the call may continue
+			// Still is false, so the call may continue.
+			{Ranks: []int{1}, State: &wire.RankState{Calls: []wire.RankCall{barrier(4)}, Comms: []wire.RankComm{{Seq: 4}}}},
 		}, []string{
 			"rank 0: comm.Barrier(world) at main.go:22, its collective 5",
 			"rank 1: comm.Barrier(world) at main.go:22, its collective 4",

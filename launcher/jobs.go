@@ -33,8 +33,10 @@ import (
 
 // jobQuestion asks what the ranks of a job do.
 type jobQuestion struct {
-	Job string `json:"job"`           // the id of the job, or the pid of the gorun that runs it
-	Dir string `json:"dir,omitempty"` // absolute path of the directory to which gorun writes the ranks' stacks; "": gorun writes no stacks
+	Job string `json:"job"` // the id of the job, or the pid of the gorun that runs it
+	// Dir is the absolute path of the directory to which gorun writes the ranks' stacks. If it is
+	// "", gorun writes no stacks.
+	Dir string `json:"dir,omitempty"`
 }
 
 // jobAnswer holds what the ranks do, or the reason why gorun does not know that.
@@ -48,7 +50,9 @@ const (
 	questionLimit = 64 << 10         // largest size of a question, in bytes
 	answerLimit   = 64 << 20         // largest size of an answer, in bytes
 	questionTime  = 10 * time.Second // time limit for reading a question, and again for writing the answer
-	maxQuestions  = 16               // most questions that a gorun answers at the same time, and most sockets that gorun -stacks asks at the same time
+	// maxQuestions is the largest number of questions that a gorun answers at the same time, and of
+	// sockets that gorun -stacks asks at the same time.
+	maxQuestions = 16
 
 	// answerTime is how long gorun takes at most to find out the answer to a question. It is enough
 	// for two inspections, because another one may be under way when the question comes: see
@@ -76,11 +80,15 @@ func (s *session) listen() (stop func()) {
 			if errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			if err != nil { // for example because this process has too many open files; without the pause the loop would use a whole core
+			// An error means, for example, that this process has too many open files. Without the
+			// pause the loop would use a whole core.
+			if err != nil {
 				time.Sleep(20 * time.Millisecond)
 				continue
 			}
-			began := running.TryGo(func() error { // ends when answer returns, within its time limits or soon after the end of ctx; stop waits for it
+			// The goroutine ends when [session.answer] returns: within its time limits, or soon
+			// after the end of ctx. stop waits for it.
+			began := running.TryGo(func() error {
 				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 				s.answer(ctx, c)
 				return c.Close()
@@ -212,14 +220,17 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 	var asking errgroup.Group
 	asking.SetLimit(maxQuestions)
 	for _, name := range jobSockets(opts.Job) {
-		asking.Go(func() error { // ends with the answer or an error of ask, after answerTime + questionTime, when ctx ends, or when another gorun has answered for the job
+		// The goroutine ends with the answer or an error of ask, after answerTime + questionTime,
+		// when ctx ends, or when another gorun has answered for the job.
+		asking.Go(func() error {
 			a, err := ask(ctx, name, q)
 			pid := strings.TrimPrefix(name, jobSocket)
 			switch {
 			case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT), err == nil && a.Other:
 			case err != nil && ctx.Err() != nil:
 				return context.Cause(ctx)
-			case errors.Is(err, errOtherUser) && pid != opts.Job: // another user's gorun is no error while askJob searches for an id
+			case errors.Is(err, errOtherUser) && pid != opts.Job:
+				// Another user's gorun is no error while askJob searches for an id.
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				return fmt.Errorf("gorun with pid %s has not answered within %v: perhaps it is stopped", pid, answerTime+questionTime)
 			case err != nil:
@@ -245,7 +256,8 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 // text is a pid, that is the socket of the gorun with this pid. Otherwise text is the id of a job,
 // and the result is that of allJobSockets.
 func jobSockets(text string) []string {
-	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 { // a longer number is the id of a job
+	// A number of 16 or more digits is the id of a job.
+	if pid, err := strconv.Atoi(text); err == nil && pid > 0 && len(text) < 16 {
 		return []string{jobSocket + text}
 	}
 	return allJobSockets()

@@ -47,8 +47,10 @@ import (
 
 // Stdio holds the standard streams of a job. Run does not close them.
 type Stdio struct {
-	In  *os.File  // standard input for the ranks that job.Job.Stdin selects; nil: the ranks read no input
-	Out io.Writer // gets the ranks' stdout, unless job.Job.OutputDir is set; usually line by line, so that lines of different ranks do not mix; nil: discarded
+	In *os.File // standard input for the ranks that job.Job.Stdin selects; nil: the ranks read no input
+	// Out gets the ranks' stdout, unless job.Job.OutputDir is set. It usually gets whole lines, so
+	// that lines of different ranks do not mix. If Out is nil, the output is discarded.
+	Out io.Writer
 	Err io.Writer // gets the ranks' stderr in the same way, and gorun's own lines; nil: discarded
 }
 
@@ -67,14 +69,22 @@ type Result struct {
 
 // Failure describes the failure of a rank, or of the job as a whole.
 type Failure struct {
-	Rank     int            // number of the rank that failed; -1: the job failed for another reason, for example a timeout, a failed build or a lost host
-	Host     string         // the host of the rank; without a rank, the host that failed, or gorun's host
-	Program  string         // the program of the rank, as job.App.Program names it; "" without a rank
-	PID      int            // process id of the rank; 0: the rank was not started, or there is no rank
-	ExitCode int            // exit code of the rank; 0 if Signal ended it. Without a rank, use Result.ExitCode
+	// Rank is the number of the rank that failed. It is -1 if the job failed for another reason,
+	// for example a timeout, a failed build or a lost host.
+	Rank    int
+	Host    string // the host of the rank; without a rank, the host that failed, or gorun's host
+	Program string // the program of the rank, as job.App.Program names it; "" without a rank
+	PID     int    // process id of the rank; 0: the rank was not started, or there is no rank
+	// ExitCode is the exit code of the rank, or 0 if Signal ended it. Without a rank, use
+	// Result.ExitCode.
+	ExitCode int
 	Signal   syscall.Signal // the signal that ended the rank or, without a rank, the job; 0: none
-	Reason   string         // why the rank or the job failed, such as "exited without Finalize"; "": the exit code or the signal explains that
-	Stderr   []string       // the last lines that the rank wrote to stderr, at most ten; if they contain a Go panic, at most 40 lines from its beginning on
+	// Reason says why the rank or the job failed, such as "exited without Finalize". It is "" if
+	// the exit code or the signal explains that.
+	Reason string
+	// Stderr has the last lines that the rank wrote to stderr, at most ten. If they contain a Go
+	// panic, there are at most 40 lines, from the beginning of the panic on.
+	Stderr []string
 }
 
 // Run runs a job. It blocks until the processes of the job have ended and their output is written.
@@ -168,14 +178,18 @@ type session struct {
 	signals    chan os.Signal // signals to gorun that catchSignals has caught
 	out        *writer
 	watchdog   *procs.Watchdog
-	programs   []program // the executables, by index in job.Apps; empty before findPrograms
+	programs   []program // the executables, by index in job.Apps; empty: not found yet
 	dir        string    // temporary directory of built programs; "": there is none
 	report     report
-	epoch      int   // number of restarts so far
-	limitDrain bool  // if set, output that no process reads delays the end of the job by at most drainLimit
-	inputAt    int64 // offset in standard input when Run was called; -1: there is no standard input, or it is not a regular file
+	epoch      int  // number of restarts so far
+	limitDrain bool // if set, output that no process reads delays the end of the job by at most drainLimit
+	// inputAt is the offset in standard input when Run was called. It is -1 if there is no standard
+	// input, or if it is not a regular file.
+	inputAt int64
 
-	failed map[string]string // by name: hosts that failed or were lost in an earlier run, and the causes; restarts leave these hosts out
+	// failed has, by name, the hosts that failed or were lost in an earlier run, with the causes.
+	// Restarts leave these hosts out.
+	failed map[string]string
 
 	stacksDir string              // absolute path of job.StacksDir; "": the job has none
 	current   atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
@@ -184,10 +198,12 @@ type session struct {
 // outcome says how a run ended. A nil outcome means that the run ended well.
 type outcome struct {
 	Failure
-	code   int      // exit code of gorun
-	end    bool     // the job must not be restarted, even with -on-failure restart
-	asked  bool     // the signal that ended the rank is one that gorun had passed to the ranks
-	others int      // number of the other ranks of the job, if gorun ended them because of the failure; otherwise 0
+	code  int  // exit code of gorun
+	end   bool // the job must not be restarted, even with -on-failure restart
+	asked bool // the signal that ended the rank is one that gorun had passed to the ranks
+	// others is the number of the other ranks of the job, if gorun ended them because of the
+	// failure. Otherwise it is 0.
+	others int
 	late   string   // text about the ranks that got SIGKILL at the end of the grace period; "": no such ranks
 	lines  []string // further lines for the user, which gorun prints after the failure
 }
@@ -242,8 +258,8 @@ func (s *session) prepare(id string) *outcome {
 	return nil
 }
 
-// tempDir makes the directory for built programs, in GOTMPDIR if that variable is set. finish
-// removes the directory. If gorun is killed, the watchdog removes it.
+// tempDir makes the directory for built programs, in GOTMPDIR if that variable is set.
+// [session.finish] removes the directory. If gorun is killed, the watchdog removes it.
 func (s *session) tempDir() (string, error) {
 	dir, err := os.MkdirTemp(os.Getenv("GOTMPDIR"), "gorun-")
 	if err == nil {

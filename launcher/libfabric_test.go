@@ -53,7 +53,9 @@ func TestBuildTags(t *testing.T) {
 		env     string // NAME=VALUE, a variable for the go command
 		wanted  bool   // the job may use the transport libfabric
 		out     string // the word that the program prints before "libfabric"
-		says    string // the error that gorun must print instead of building the program; "": gorun must build the program
+		// says is the error that gorun must print instead of building the program. If it is "",
+		// gorun must build the program.
+		says string
 	}{
 		{"found", found, "CGO_ENABLED=1", false, "with", ""},
 		{"found and wanted", found, "CGO_ENABLED=1", true, "with", ""},

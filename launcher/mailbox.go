@@ -4,17 +4,17 @@ import (
 	"sync"
 )
 
-// mailbox is a queue of messages from other goroutines to the goroutine of run.control. The queue
-// has no limit.
+// mailbox is a queue of messages from other goroutines to the goroutine that runs [run.control].
+// The queue has no limit.
 type mailbox struct {
 	mu   sync.Mutex    // guards mail and over
-	mail []any         // messages that control has not taken yet, in the order of the calls of post
-	over bool          // close was called: control takes no more messages
-	wake chan struct{} // capacity 1; post puts an element into it to wake control
+	mail []any         // messages that [run.control] has not taken yet, in the order in which they were posted
+	over bool          // [mailbox.close] was called: [run.control] takes no more messages
+	wake chan struct{} // capacity 1; [mailbox.post] puts an element into it to wake [run.control]
 }
 
-// post queues x for control. It does not block. If close was called, post does not queue x and
-// returns false.
+// post queues x for [run.control]. It does not block. If [mailbox.close] was called, post does not
+// queue x and returns false.
 func (m *mailbox) post(x any) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -29,7 +29,7 @@ func (m *mailbox) post(x any) bool {
 	return true
 }
 
-// close makes post refuse further messages, and returns those that control has not taken.
+// close makes post refuse further messages, and returns those that [run.control] has not taken.
 func (m *mailbox) close() []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()

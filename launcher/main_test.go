@@ -48,10 +48,13 @@ func TestMain(m *testing.M) {
 		os.Exit(Run(context.Background(), j, Stdio{os.Stdin, os.Stdout, os.Stderr}).ExitCode)
 	}
 	if raceFactor > 1 && os.Getenv("GORACE") == "" {
-		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise the race detector makes every rank sleep for a second before it exits
+		// Otherwise the race detector makes every rank sleep for a second before it exits.
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
 	for _, s := range caught {
-		if signal.Ignored(s) { // for example HUP under nohup; if this process catches the signal, the processes that it starts do not ignore it
+		// If a signal is ignored, for example HUP under nohup, catch it. Then the processes that
+		// this process starts do not ignore it.
+		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
@@ -91,7 +94,8 @@ func leaked(before map[string]bool) error {
 		return fmt.Errorf("%d goroutines are left:\n%s", n, buf[:runtime.Stack(buf, true)])
 	}
 	for f := range openFiles() {
-		if !before[f] && !strings.Contains(f, "anon_inode:[event") { // eventpoll and eventfd belong to the Go runtime's poller
+		// The descriptors eventpoll and eventfd belong to the Go runtime's poller.
+		if !before[f] && !strings.Contains(f, "anon_inode:[event") {
 			return fmt.Errorf("descriptor %s is left open", f)
 		}
 	}
@@ -144,7 +148,8 @@ func rankMain(args []string) int {
 		return w
 	}
 	if only, err := strconv.Atoi(arg(1)); err == nil && arg(0) != "exit" && arg(0) != "dying" && strconv.Itoa(only) != rank {
-		return waitForEnd(false) // args[1] names the one rank that does what args[0] says; the others only wait
+		// args[1] names the one rank that does what args[0] says. The others only wait.
+		return waitForEnd(false)
 	}
 	switch arg(0) {
 	case "exit":
@@ -209,10 +214,14 @@ func rankMain(args []string) int {
 		return trap(false)
 	case "trap":
 		return trap(true)
-	case "family": // starts three processes: one in the rank's process group, one in a session of its own, and one that starts an orphan
+	case "family":
+		// The rank starts three processes: one in its process group, one in a session of its own,
+		// and one that starts an orphan.
 		for _, script := range []string{"%s", "setsid %s", "(setsid %s &) ; exec sleep 1000"} {
 			cmd := exec.Command("sh", "-c", fmt.Sprintf(script, `sh -c "echo up; exec sleep 1000"`))
-			cmd.Stderr = os.Stderr // so the process keeps the pipe to the launcher open, even when the rank has exited
+			// With this the process keeps the pipe to the launcher open, even when the rank has
+			// exited.
+			cmd.Stderr = os.Stderr
 			up, err := cmd.StdoutPipe()
 			if err == nil {
 				err = cmd.Start()
@@ -285,7 +294,9 @@ func showWorld(ctx context.Context, w *bootstrap.World) int {
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "dying" {
-		runtime.LockOSThread() // so that main runs on the first thread of the process, which the function dying ends
+		// This makes main run on the first thread of the process, the thread that the function
+		// dying ends.
+		runtime.LockOSThread()
 	}
 }
 
@@ -325,7 +336,8 @@ func dying(ctx context.Context, w *bootstrap.World, code string) int {
 		if err := os.WriteFile("pid", strconv.AppendInt(nil, int64(unix.Gettid()), 10), 0o600); err != nil || unix.Gettid() != os.Getpid() {
 			return 93
 		}
-		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // ends this thread, which is the first one, but not the process
+		// This ends the thread, which is the first one, but not the process.
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 	}
 	<-terminated
 	return 5

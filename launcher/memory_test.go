@@ -37,7 +37,9 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 			if v.controller != "" {
 				swap = limit
 			}
-			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0) // forbids swap; an error means that the kernel does not count swap, and does no harm
+			// This forbids swap. An error means that the kernel does not count swap, and does no
+			// harm.
+			_ = os.WriteFile(filepath.Join(dir, v.swap), fmt.Append(nil, swap), 0)
 			return dir
 		}
 	}
@@ -49,7 +51,8 @@ func memoryCgroup(t *testing.T, limit int) (dir string) {
 // rank 1. gorun must report that reason, and the limit.
 func TestOutOfMemory(t *testing.T) {
 	dir := memoryCgroup(t, 192<<20)
-	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero") // tail keeps the last line in memory, which here never ends
+	// The command tail keeps the last line in memory, which here never ends.
+	j := testJob(2, "-c", "test $PMI_RANK = 1 || exec sleep 1000; exec tail /dev/zero")
 	j.Apps[0].Program = "sh"
 	cmd := gorunCommand(t, j)
 	sh := exec.Command("sh", "-c", "echo $$ > "+filepath.Join(dir, "cgroup.procs")+" && exec "+cmd.Path)

@@ -262,7 +262,9 @@ func firstFew(list []string) []string {
 func (r *run) commonAddrs(used []int) []string {
 	type network struct {
 		addrs map[int]string // by index in r.hosts: the host's address in this network
-		score int            // number of addresses of hosts in this network that connections between gorun and the agents use
+		// score is the number of addresses of hosts in this network that connections between gorun
+		// and the agents use.
+		score int
 	}
 	networks := make(map[netip.Prefix]*network)
 	reached := make(map[string]bool)

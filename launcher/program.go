@@ -39,9 +39,11 @@ func codeOf(err error) int {
 type programs struct {
 	dir    string                 // directory of built programs; "": newDir has not made it yet
 	stderr io.Writer              // for messages of the compiler
-	newDir func() (string, error) // makes the directory for dir
-	mark   string                 // a variable, NAME=VALUE, in the environment of the go command, by which the watchdog finds that process
-	built  map[string]string      // paths of built programs, by path of the directory or file that was built
+	newDir func() (string, error) // makes the directory whose path becomes dir
+	// mark is a variable, NAME=VALUE, in the environment of the go command. By it the watchdog
+	// finds that process.
+	mark  string
+	built map[string]string // paths of built programs, by path of the directory or file that was built
 
 	libfabric bool // the job may use the transport libfabric
 }
@@ -217,7 +219,8 @@ func (p *programs) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), p.mark, "GOTMPDIR="+p.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) } // go then removes its temporary files
+	// At SIGINT the go command removes its temporary files.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 2 * time.Second
 	return cmd
 }

@@ -51,7 +51,8 @@ func (r *run) show(line string) {
 		r.out.setStatus("")
 	case time.Since(r.began) >= progressAfter:
 		line = "gorun: " + line
-		if width, ok := terminalWidth(r.stdio.Err); ok && width > 1 { // only one row of the terminal can be overwritten
+		// Only one row of the terminal can be overwritten.
+		if width, ok := terminalWidth(r.stdio.Err); ok && width > 1 {
 			line = string([]rune(line)[:min(width-1, len([]rune(line)))])
 		}
 		r.out.setStatus(line)

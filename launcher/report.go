@@ -38,7 +38,9 @@ type report struct {
 type reportApp struct {
 	Program string   `json:"program"` // as the user wrote it
 	Args    []string `json:"args,omitempty"`
-	Path    string   `json:"path,omitempty"` // path of the executable on gorun's host; absent: gorun did not find or build the program
+	// Path is the path of the executable on gorun's host. It is absent if gorun did not find or
+	// build the program.
+	Path string `json:"path,omitempty"`
 }
 
 // reportRun is one start of the job.
@@ -53,28 +55,42 @@ type reportRun struct {
 }
 
 type reportHost struct {
-	Name     string `json:"name"`
-	Hostname string `json:"hostname,omitempty"`  // the host's own name for itself; absent: its agent has not answered
-	AgentPID int    `json:"agent_pid,omitempty"` // pid of the agent or, on gorun's host, of gorun; absent: the agent has not answered
-	Address  string `json:"address,omitempty"`   // address on which the host's ranks listen; absent: gorun has not chosen one
-	Slots    int    `json:"slots,omitempty"`     // number of slots that the user or the allocation gives; absent: they follow from the host's cores
-	Ranks    int    `json:"ranks"`               // number of ranks that are placed on the host
-	State    string `json:"state"`               // up, failed, lost, or, if the host had not answered yet, unknown
-	Cause    string `json:"cause,omitempty"`     // why the state is failed or lost
+	Name string `json:"name"`
+	// Hostname is the host's own name for itself. It is absent if the host's agent has not
+	// answered.
+	Hostname string `json:"hostname,omitempty"`
+	// AgentPID is the pid of the agent or, on gorun's host, of gorun. It is absent if the agent has
+	// not answered.
+	AgentPID int `json:"agent_pid,omitempty"`
+	// Address is the address on which the host's ranks listen. It is absent if gorun has not chosen
+	// one.
+	Address string `json:"address,omitempty"`
+	// Slots is the number of slots that the user or the allocation gives. It is absent if the slots
+	// follow from the host's cores.
+	Slots int    `json:"slots,omitempty"`
+	Ranks int    `json:"ranks"`           // number of ranks that are placed on the host
+	State string `json:"state"`           // up, failed, lost, or unknown: the host has not answered
+	Cause string `json:"cause,omitempty"` // why the state is failed or lost
 }
 
 type reportRank struct {
-	Rank     int        `json:"rank"`
-	App      int        `json:"app"`
-	Host     string     `json:"host"`
-	CPUs     []int      `json:"cpus,omitempty"`
-	PID      int        `json:"pid,omitempty"`
-	Started  *time.Time `json:"started,omitempty"`   // when the rank was started, by the clock of its host; absent: it was not started
-	Ended    *time.Time `json:"ended,omitempty"`     // when the rank ended, by the clock of its host; absent: it has not ended, or that is not known
-	State    string     `json:"state"`               // not started, running, exited, killed (by a signal), stuck (its process still exists after SIGKILL), lost (with its host)
-	ExitCode *int       `json:"exit_code,omitempty"` // present if State is exited
-	Signal   string     `json:"signal,omitempty"`    // such as SIGKILL; present if State is killed
-	Failed   bool       `json:"failed,omitempty"`    // the rank failed, and the job continued without it
+	Rank int    `json:"rank"`
+	App  int    `json:"app"`
+	Host string `json:"host"`
+	CPUs []int  `json:"cpus,omitempty"`
+	PID  int    `json:"pid,omitempty"`
+	// Started is when the rank was started, by the clock of its host. It is absent if the rank was
+	// not started.
+	Started *time.Time `json:"started,omitempty"`
+	// Ended is when the rank ended, by the clock of its host. It is absent if the rank has not
+	// ended, or if that is not known.
+	Ended *time.Time `json:"ended,omitempty"`
+	// State is "not started", "running", "exited", "killed" (by a signal), "stuck" (the process
+	// still exists after SIGKILL) or "lost" (with its host).
+	State    string `json:"state"`
+	ExitCode *int   `json:"exit_code,omitempty"` // present if State is exited
+	Signal   string `json:"signal,omitempty"`    // such as SIGKILL; present if State is killed
+	Failed   bool   `json:"failed,omitempty"`    // the rank failed, and the job continued without it
 
 	// The resources that the rank has used, together with its child processes for which it has
 	// waited. Absent: not known.
@@ -82,16 +98,18 @@ type reportRank struct {
 	SystemCPU *float64 `json:"system_cpu_seconds,omitempty"`
 	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
 
-	Comm *reportComm `json:"comm,omitempty"` // absent: the rank has not called Finalize, or is not a weft program
+	// Comm is absent if the rank has not called Finalize, or is not a weft program.
+	Comm *reportComm `json:"comm,omitempty"`
 }
 
 // reportComm is what a rank has reported in Finalize about its messages.
 type reportComm struct {
-	MessagesSent     int64   `json:"messages_sent"`
-	MessagesReceived int64   `json:"messages_received"`
-	BytesSent        int64   `json:"bytes_sent"`
-	BytesReceived    int64   `json:"bytes_received"`
-	Wait             float64 `json:"wait_seconds"` // time for which the rank has waited for other ranks in blocking calls
+	MessagesSent     int64 `json:"messages_sent"`
+	MessagesReceived int64 `json:"messages_received"`
+	BytesSent        int64 `json:"bytes_sent"`
+	BytesReceived    int64 `json:"bytes_received"`
+	// Wait is the time for which the rank has waited for other ranks in blocking calls.
+	Wait float64 `json:"wait_seconds"`
 }
 
 // reportFailure is a Failure as the report has it.

@@ -15,9 +15,10 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// run is one start of the job. A restart makes a new run. The goroutine that calls execute owns a
-// run; execute calls control. Other goroutines send messages to control through the mailbox.
-// control does not wait for ranks, for terminals or, except for a short time in suspend, for hosts.
+// run is one start of the job. A restart makes a new run. The goroutine that calls [run.execute]
+// owns the run, and execute calls [run.control]. Other goroutines send messages to control through
+// the mailbox. control does not wait for ranks, for terminals or, except for a short time in
+// suspend, for hosts.
 //
 //	connecting ─Up─► preparing ─Prepared─► staging ─Staged─► starting ─Started─► running
 //	                     └──── Prepared, no host lacks a file ───►┘
@@ -28,7 +29,7 @@ type run struct {
 	*session
 	id        string // the job id; each restart gets another one
 	began     time.Time
-	kind      job.Launcher   // the launcher in use: chooseHosts replaces LaunchAuto
+	kind      job.Launcher   // the launcher in use: [run.chooseHosts] replaces LaunchAuto
 	hosts     []host         // the hosts of this run, by their index in the tree of agents
 	node      *tree.Node     // the root of the tree of agents
 	procs     *procs.Manager // runs the ranks of this host; nil: this host is not one of the job's hosts
@@ -36,38 +37,52 @@ type run struct {
 	connector *connector     // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
 
-	allocated  bool        // the hosts come from a resource manager's allocation, or are those whose agents connect with gorun
-	pending    proto.Start // the message that gorun sends when the hosts have the files that they lacked; set in phaseStaging
-	phase      phase
-	ranks      []rank         // by number of the rank; empty before the ranks are placed
-	plans      []proto.Plan   // the ranks of each host, by index in hosts; empty before the ranks are placed
-	used       int            // number of hosts on which ranks are placed
-	prep       *proto.Prepare // the message that has described the job to the hosts; nil: not sent yet
-	startSent  time.Time      // when gorun sent Start to the hosts, by gorun's clock
-	startDone  time.Time      // when gorun received Started, by gorun's clock; zero: not yet
-	released   int            // number of the last PMI fence for which gorun has sent Release; 0: none
-	states     states
-	names      map[string]string // ports of the services that ranks have published by PMI, by service name
-	stdin      *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
-	lost       map[string]string // by name: hosts that failed or were lost in this run, and the causes
-	tails      map[int][]string  // by rank: the last lines that it wrote to stderr; set by allEnded, only for some ranks that have not ended normally
-	background sync.WaitGroup    // goroutines that send files to the hosts or write stacks
-	stopped    context.Context   // ends with the run; its end stops attempts to connect with hosts, and the sending of files to them
-	stop       context.CancelFunc
+	// allocated says that the hosts come from a resource manager's allocation, or are those whose
+	// agents connect with gorun.
+	allocated bool
+	// pending is the message that gorun sends when the hosts have the files that they lacked. It is
+	// set in phaseStaging.
+	pending   proto.Start
+	phase     phase
+	ranks     []rank         // by number of the rank; empty before the ranks are placed
+	plans     []proto.Plan   // the ranks of each host, by index in hosts; empty before the ranks are placed
+	used      int            // number of hosts on which ranks are placed
+	prep      *proto.Prepare // the message that has described the job to the hosts; nil: not sent yet
+	startSent time.Time      // when gorun sent Start to the hosts, by gorun's clock
+	startDone time.Time      // when gorun received Started, by gorun's clock; zero: not yet
+	released  int            // number of the last PMI fence for which gorun has sent Release; 0: none
+	states    states
+	names     map[string]string // ports of the services that ranks have published by PMI, by service name
+	stdin     *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
+	lost      map[string]string // by name: hosts that failed or were lost in this run, and the causes
+	// tails has, by rank, the last lines that the rank wrote to stderr. [run.allEnded] sets it, and
+	// only for some of the ranks that have not ended normally.
+	tails      map[int][]string
+	background sync.WaitGroup // goroutines that send files to the hosts or write stacks
+	// stopped ends with the run. Its end stops attempts to connect with hosts, and the sending of
+	// files to them.
+	stopped context.Context
+	stop    context.CancelFunc
 
-	inspecting   *inspection      // the inspection under way; nil: none
-	writing      int              // number of goroutines that still write files of the last inspection; each writes to one directory
+	inspecting *inspection // the inspection under way; nil: none
+	// writing is the number of goroutines that still write files of the last inspection. Each of
+	// them writes to one directory.
+	writing      int
 	inspectQueue []inspectRequest // requests whose inspection has not begun
 	inspectSeq   int              // field N of the last Inspect message; 0: none was sent
 
-	outcome    *outcome       // the failure that gorun will report, unless another one replaces it; nil: nothing has failed yet
-	first      cause          // the cause of outcome; not used while outcome is nil
-	signaled   syscall.Signal // the last of INT, TERM, QUIT and HUP that gorun has passed on to the hosts; 0: none
-	gotSIGINT  bool           // gorun has got SIGINT, so that the next one kills the job
-	gotSIGTERM bool           // gorun has got SIGTERM, and has sent End because of it
-	killed     bool           // gorun has sent the hosts an End that makes them send SIGKILL to the ranks
-	ending     bool           // gorun has sent the hosts an End
-	readerGone [2]bool        // gorun has sent the hosts OutputClosed for stdout (index 0) or stderr (index 1)
+	// outcome is the failure that gorun will report, unless another one replaces it. It is nil
+	// while nothing has failed.
+	outcome *outcome
+	first   cause // the cause of outcome; not used while outcome is nil
+	// signaled is the last of INT, TERM, QUIT and HUP that gorun has passed on to the hosts; 0:
+	// none.
+	signaled   syscall.Signal
+	gotSIGINT  bool    // gorun has got SIGINT, so that the next one kills the job
+	gotSIGTERM bool    // gorun has got SIGTERM, and has sent End because of it
+	killed     bool    // gorun has sent the hosts an End that makes them send SIGKILL to the ranks
+	ending     bool    // gorun has sent the hosts an End
+	readerGone [2]bool // gorun has sent the hosts OutputClosed for stdout (index 0) or stderr (index 1)
 	// nonzeroExit is used in a job that continues without failed ranks. It is the exit code of the
 	// first rank that exited with a code other than 0 but counts as not failed, because it had
 	// called Finalize or had never called Init. 0: there is no such rank.
@@ -96,14 +111,18 @@ type host struct {
 
 // rank is what gorun knows about a rank.
 type rank struct {
-	app     int         // index in job.Apps
-	host    int         // index in run.hosts of the host on which the rank runs
-	pid     int         // process id on its host; 0: not started, as far as gorun knows
-	started time.Time   // when the rank was started, by its host's clock
-	cpus    []int       // hardware threads to which the rank's host has bound it instead of those in run.plans; nil: it has not
-	exit    *proto.Exit // how the rank ended; nil: it runs, was never started, its host is lost, or it ended normally and Ended has not come
-	failed  bool        // the rank has failed, and the job continues without it
-	abort   *abort      // how the rank aborted; nil: it has neither called Abort nor broken the PMI protocol
+	app     int       // index in job.Apps
+	host    int       // index in run.hosts of the host on which the rank runs
+	pid     int       // process id on its host; 0: not started, as far as gorun knows
+	started time.Time // when the rank was started, by its host's clock
+	// cpus are the hardware threads to which the rank's host has bound it instead of those in
+	// run.plans. It is nil if the host has not done that.
+	cpus []int
+	// exit says how the rank ended. It is nil if the rank runs or was never started, if its host is
+	// lost, or if the rank ended normally and Ended has not come.
+	exit   *proto.Exit
+	failed bool   // the rank has failed, and the job continues without it
+	abort  *abort // how the rank aborted; nil: it has neither called Abort nor broken the PMI protocol
 }
 
 func newRun(s *session, id string) *run {
@@ -168,7 +187,8 @@ func (r *run) open(ctx context.Context) error {
 		launch.Index = -1
 		launch.Hosts = append([]hosts.Host{{Name: r.host}}, launch.Hosts...)
 	}
-	if r.connector != nil && r.connector.dialIn != nil { // each agent connects with gorun, so all agents are children of the root
+	// Agents that connect with gorun themselves are all children of the root of the tree.
+	if r.connector != nil && r.connector.dialIn != nil {
 		launch.Radix, launch.AtOnce = len(launch.Hosts), len(launch.Hosts)
 	}
 	cfg.Launch = launch
@@ -222,7 +242,8 @@ func (r *run) close() {
 }
 
 // post takes a message that the tree has received from a host. It queues output for the writer, and
-// all other messages for control, and does not block. The goroutine of the tree's root calls post.
+// all other messages for [run.control], and does not block. The goroutine of the tree's root calls
+// post.
 func (r *run) post(m proto.Message) {
 	if o, ok := m.(proto.Output); ok {
 		r.out.put(o, func(err error) {
@@ -236,7 +257,7 @@ func (r *run) post(m proto.Message) {
 	r.mail.post(m)
 }
 
-// writeError is a message to control: the writer could not write output of ranks.
+// writeError is a message to [run.control]: the writer could not write output of ranks.
 type writeError struct {
 	stderr bool // the output was for stderr; false: for stdout
 	err    error
@@ -337,7 +358,7 @@ func (r *run) during() string {
 	}
 }
 
-// handle handles a message from the mailbox. Only control and tests call it.
+// handle handles a message from the mailbox. Only [run.control] and tests call it.
 func (r *run) handle(m any) {
 	switch m := m.(type) {
 	case partialUp:
@@ -398,8 +419,8 @@ func (r *run) handle(m any) {
 	}
 }
 
-// partialUp is a message to control: it has the hosts that have answered or failed since the last
-// one, while gorun still waits for other hosts.
+// partialUp is a message to [run.control]: it has the hosts that have answered or failed since the
+// last partialUp, while gorun still waits for other hosts.
 type partialUp proto.Up
 
 // nameOf returns the name of the host with this index in r.hosts. If there is no such host, it

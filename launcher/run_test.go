@@ -137,7 +137,8 @@ func TestShellBetweenLauncherAndRank(t *testing.T) {
 		j.Params = &params.Set{}
 		require.NoError(t, j.Params.Set("transport.use", use, params.FromFlag))
 		j.Apps[0].Program = "sh"
-		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"} // each rank runs the test binary twice
+		// Each rank runs the test binary twice.
+		j.Apps[0].Args = []string{"-c", os.Args[0] + " world && " + os.Args[0] + " world"}
 		res, out, stderr := runJob(t, j)
 		require.Zero(t, res.ExitCode, stderr)
 		require.Equal(t, 4, strings.Count(out, "of 2 app 0 by gorun"), out)
@@ -227,7 +228,9 @@ func TestSummary(t *testing.T) {
 		require.Equal(t, []string{"line 2", "line 11"}, []string{f.Stderr[0], f.Stderr[9]})
 		_, summary, _ := strings.Cut(stderr, "gorun: ")
 		want := fmt.Sprintf("rank 1 exited with code 5: %s, pid %d on %s; the other 2 ranks were ended\n", f.Program, f.PID, f.Host)
-		if files { // without files, the rank's lines are on gorun's stderr already, so gorun does not repeat them
+		// Without files, the rank's lines are on gorun's stderr already, so gorun does not repeat
+		// them.
+		if files {
 			want += fmt.Sprintf("gorun: the last lines that rank 1 wrote to stderr:\ngorun:   %s\n", strings.Join(f.Stderr, "\ngorun:   "))
 		}
 		require.Equal(t, want, summary)
@@ -260,8 +263,9 @@ func TestTimeout(t *testing.T) {
 	j.Timeout = 100 * time.Millisecond
 	res, _, stderr := runJob(t, j)
 	require.Equal(t, 124, res.ExitCode)
+	// At the timeout the ranks may not run yet. Then gorun prints only the last line.
 	require.Regexp(t, "^(gorun: after 100ms, its timeout, the job does this:\n"+
-		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr) // at the timeout the ranks may not run yet
+		`(gorun:   .* not in comm: .*\n)+)?gorun: the job ran longer than its timeout of 100ms(, while .*)?\n$`, stderr)
 	require.Equal(t, -1, res.Failure.Rank)
 }
 

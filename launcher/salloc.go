@@ -111,7 +111,9 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 	defer func() { _ = pipe.Close() }()
 	cmd.ExtraFiles = []*os.File{inherited} // descriptor 3 of salloc, which passes it on to the inner gorun
 	cmd.Env = append(os.Environ(), envAllocated+"=3")
-	runtime.LockOSThread() // keeps this thread alive: the kernel sends salloc Pdeathsig when the thread that has started it ends
+	// This keeps the thread alive. The kernel sends salloc Pdeathsig when the thread that has
+	// started it ends.
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Start()
 	_ = inherited.Close()
@@ -119,8 +121,11 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 		return 0, 0, err
 	}
 	started := make(chan *os.Process, 1) // gets the inner gorun when that catches signals
-	said := make(chan int, 1)            // gets the exit code that the inner gorun reports; closed when the pipe has ended
-	go func() {                          // ends after two lines or at the end of the pipe, at the latest when runSalloc closes pipe
+	// said gets the exit code that the inner gorun reports. It is closed when the pipe has ended.
+	said := make(chan int, 1)
+	// The goroutine ends after two lines or at the end of the pipe, at the latest when runSalloc
+	// closes pipe.
+	go func() {
 		defer close(said)
 		lines := bufio.NewReader(pipe)
 		if pid, ok := readNumber(lines); ok && pid > 0 {
@@ -146,12 +151,15 @@ func runSalloc(ctx context.Context, cmd *exec.Cmd) (code int, early syscall.Sign
 			_ = inner.Release()
 		}
 	}()
-	late, killed := 0, false // late: seconds for which salloc has had a reason to end; killed: salloc has got SIGKILL
+	// late is the number of seconds for which salloc has had a reason to end. killed says that
+	// salloc has got SIGKILL.
+	late, killed := 0, false
 	for {
 		var sig syscall.Signal
 		select {
 		case <-ended:
-			_ = pipe.SetReadDeadline(time.Now().Add(time.Second)) // the pipe has usually ended, too, but another process may keep it open
+			// The pipe has usually ended, too, but another process may keep it open.
+			_ = pipe.SetReadDeadline(time.Now().Add(time.Second))
 			code, ok := <-said
 			select {
 			case inner = <-started: // so that the deferred function releases inner

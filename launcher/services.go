@@ -37,7 +37,8 @@ func (r *run) service(line []byte) []byte {
 	}
 	text, err := answer.Append(nil)
 	if err != nil {
-		text, _ = wire.NewPMI(result, "rc", "-1", "msg", "reply_does_not_fit").Append(nil) // cannot fail, because this reply is short
+		// Append cannot fail, because this reply is short.
+		text, _ = wire.NewPMI(result, "rc", "-1", "msg", "reply_does_not_fit").Append(nil)
 	}
 	return text
 }

@@ -114,7 +114,8 @@ func TestInterruptWhileEnding(t *testing.T) {
 	g := startGorun(t, j)
 	require.Equal(t, []string{"up", "up", "up"}, g.lines(t, 3))
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGUSR1))
-	require.Equal(t, []string{"told", "told"}, g.lines(t, 2)) // ranks 1 and 2 have got SIGTERM, because rank 0 has failed
+	// Ranks 1 and 2 have got SIGTERM, because rank 0 has failed.
+	require.Equal(t, []string{"told", "told"}, g.lines(t, 2))
 	require.NoError(t, g.cmd.Process.Signal(syscall.SIGINT))
 	require.Equal(t, 5, g.wait(t), "the first failure gives the exit code")
 }
@@ -223,7 +224,8 @@ func TestNothingOutlivesGorun(t *testing.T) {
 				require.Zero(t, g.wait(t), g.stderr.String())
 			}
 			requireGone(t, fds)
-			for len(marked(mark)) > 0 { // wait also for the orphans, whose pids the test does not know, to be killed
+			// Wait also until the orphans, whose pids the test does not know, are killed.
+			for len(marked(mark)) > 0 {
 				require.NoError(t, t.Context().Err())
 			}
 			if how == "killed" {

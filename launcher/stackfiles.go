@@ -16,17 +16,21 @@ import (
 )
 
 // stackFiles writes the stacks of ranks into the files of one directory, as the stacks arrive from
-// the hosts. A goroutine of its own, loop, writes the files, because a file server may be slow or
-// may not answer at all.
+// the hosts. A goroutine of its own, which runs [stackFiles.loop], writes the files, because a file
+// server may be slow or may not answer at all.
 //
 //	control ── add ──► in: at most stacksRoom bytes ──► loop ──► DIR/RANK.stacks
 type stackFiles struct {
-	dir  string              // the directory; "": loop makes a temporary directory before it writes the first file
-	temp bool                // the directory is temporary
-	in   chan proto.Stacks   // stacks that loop has not taken; its capacity is the number of ranks
-	room *semaphore.Weighted // counts the bytes of stacks that add has queued and loop has not written: at most stacksRoom
-	lost int                 // number of Stacks that add has dropped
-	time time.Duration       // how long finish waits: stacksTime, or less in tests
+	// dir is the directory. If it is "", [stackFiles.loop] makes a temporary directory before it
+	// writes the first file.
+	dir  string
+	temp bool              // the directory is temporary
+	in   chan proto.Stacks // stacks that [stackFiles.loop] has not taken; the capacity is the number of ranks
+	// room counts the bytes of stacks that [stackFiles.add] has queued and loop has not written: at
+	// most stacksRoom.
+	room *semaphore.Weighted
+	lost int           // number of Stacks messages that [stackFiles.add] has dropped
+	time time.Duration // how long [stackFiles.finish] waits: stacksTime, or less in tests
 
 	// The goroutine that is the first to set closed decides whether the files stay. If loop sets
 	// closed, it has written all files, and they stay. If finish or abandon sets it, gorun does not
@@ -34,21 +38,27 @@ type stackFiles struct {
 	// directory.
 	closed atomic.Bool
 
-	done    chan struct{} // closed when loop has ended; only after that may other goroutines read written, err and dir
-	written int           // number of files that loop has written
-	err     error         // the first error of loop; nil: none
+	// done is closed when [stackFiles.loop] has ended. Only after that may other goroutines read
+	// written, err and dir.
+	done    chan struct{}
+	written int   // number of files that loop has written
+	err     error // the first error of loop; nil: none
 }
 
 const (
-	stacksRoom = 64 << 20        // most bytes of stacks that may wait for loop
-	stacksTime = 5 * time.Second // most time for which an inspection waits at its end for its stacks to be written
+	stacksRoom = 64 << 20 // most bytes of stacks that may wait for [stackFiles.loop]
+	// stacksTime is the longest time for which an inspection waits at its end for its stacks to be
+	// written.
+	stacksTime = 5 * time.Second
 )
 
 // newStackFiles returns a stackFiles for the stacks of at most ranks ranks, and starts its loop. If
 // dir is empty, the files are in a new temporary directory. The caller must call finish or abandon.
 func newStackFiles(dir string, ranks int) *stackFiles {
 	s := &stackFiles{dir: dir, temp: dir == "", in: make(chan proto.Stacks, ranks), room: semaphore.NewWeighted(stacksRoom), time: stacksTime, done: make(chan struct{})}
-	go s.loop() // ends after finish or abandon, as soon as its last system call has returned; no goroutine waits for it longer than stacksTime
+	// The goroutine ends after [stackFiles.finish] or [stackFiles.abandon], as soon as its last
+	// system call has returned. No goroutine waits for it longer than stacksTime.
+	go s.loop()
 	return s
 }
 

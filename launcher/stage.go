@@ -17,10 +17,12 @@ import (
 
 // program is the executable of an app.
 type program struct {
-	path  string      // absolute path of the executable on this host
-	arg0  string      // argument 0 of the ranks: the name that the user wrote or, for a built program, its path
-	built bool        // gorun has built the program, so other hosts do not have it
-	file  *proto.File // describes the executable to hosts that may need a copy; nil: gorun does not copy it, or has not described it yet
+	path  string // absolute path of the executable on this host
+	arg0  string // argument 0 of the ranks: the name that the user wrote or, for a built program, its path
+	built bool   // gorun has built the program, so other hosts do not have it
+	// file describes the executable to hosts that may need a copy. It is nil if gorun does not copy
+	// the executable, or has not described it yet.
+	file *proto.File
 }
 
 // findPrograms finds or builds the programs of all apps, and sets s.programs. id is the job id. A
@@ -157,8 +159,8 @@ func describeFile(name string) (*proto.File, error) {
 	return &proto.File{Hash: sum, Size: size, Mode: uint32(st.Mode().Perm()), Name: filepath.Base(abs), Path: abs}, nil
 }
 
-// staged is a message to control: gorun could not read a file that it sends to hosts, or the run
-// ended before gorun had sent the file.
+// staged is a message to [run.control]: gorun could not read a file that it sends to hosts, or the
+// run ended before gorun had sent the file.
 type staged struct{ err error }
 
 // stage starts the goroutine that sends the files that hosts lack. need holds the hashes of these
@@ -175,7 +177,9 @@ func (r *run) stage(need []string) {
 		return
 	}
 	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
-	r.background.Go(func() { // ends when all files are sent, at an error, or when r.stopped ends; run.close waits for it
+	// The goroutine ends when all files are sent, at an error, or when r.stopped ends. [run.close]
+	// waits for it.
+	r.background.Go(func() {
 		for i, f := range files {
 			if err := r.sendFile(r.stopped, f, i == len(files)-1); err != nil {
 				r.mail.post(staged{err})

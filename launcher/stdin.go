@@ -12,18 +12,18 @@ import (
 )
 
 // stdin sends gorun's standard input to the hosts whose ranks read it. A goroutine of its own,
-// pump, reads and sends. When proto.Window bytes are on the way, pump waits for StdinCredit before
-// it sends more.
+// which runs [stdin.pump], reads and sends. When proto.Window bytes are on the way, pump waits for
+// StdinCredit before it sends more.
 type stdin struct {
 	from  *procs.Source
 	to    func(proto.Message) // sends a message to the hosts
-	done  chan struct{}       // closed when pump has ended
-	pumps bool                // begin has started pump
+	done  chan struct{}       // closed when [stdin.pump] has ended
+	pumps bool                // [stdin.begin] has started [stdin.pump]
 
 	mu    sync.Mutex // guards the fields below
-	room  int        // number of bytes that pump may send before it gets more credit
-	more  *sync.Cond // signals changes of room and ended to pump
-	ended bool       // close was called
+	room  int        // number of bytes that [stdin.pump] may send before it gets more credit
+	more  *sync.Cond // signals changes of room and ended to [stdin.pump]
+	ended bool       // [stdin.close] was called
 }
 
 // newStdin returns a stdin that reads f. The caller must call close.

@@ -20,44 +20,51 @@ import (
 )
 
 // writer writes the output of all ranks, and gorun's own lines, to stdout and stderr, or to the
-// files of each rank. Other goroutines queue pieces of output. One goroutine, loop, writes the
-// pieces in the order in which they arrive, with an exception. While a host has written only the
-// beginning of a line to stdout or stderr, pieces of other hosts, and of gorun itself, for the same
-// destination wait. If no more of the line comes for stallLimit, they wait no longer.
+// files of each rank. Other goroutines queue pieces of output. One goroutine, which runs
+// [writer.loop], writes the pieces in the order in which they arrive, with an exception. While a
+// host has written only the beginning of a line to stdout or stderr, pieces of other hosts, and of
+// gorun itself, for the same destination wait. If no more of the line comes for stallLimit, they
+// wait no longer.
 //
 // The queue has no limit of its own, because the senders have limits: each host has at most
 // proto.Window bytes on the way, and this host's process manager waits until each of its pieces is
 // written.
 type writer struct {
-	sinks    [2]*sink         // stdout and stderr; the same sink if both are one file or one writer
-	dir      string           // directory for the files with the ranks' output, set before the first output arrives; "": output goes to sinks
-	fileErrs map[string]error // by name of a rank's file: the first error, after which loop writes nothing to the file; other goroutines may read fileErrs when loop has ended
+	sinks [2]*sink // stdout and stderr; the same sink if both are one file or one writer
+	// dir is the directory for the files with the ranks' output. It is set before the first output
+	// arrives. If it is "", output goes to sinks.
+	dir string
+	// fileErrs has, by name of a rank's file, the first error. After it, [writer.loop] writes
+	// nothing to the file. Other goroutines may read fileErrs when loop has ended.
+	fileErrs map[string]error
 
 	mu        sync.Mutex // guards the fields below
-	more      *sync.Cond // signals changes of queue and closed to loop, and the end of stallLimit
-	queue     []*piece   // pieces that loop has not taken, in the order of their arrival
-	closed    bool       // finish was called: loop ends when queue is empty
-	abandoned bool       // abandon was called: put and the other methods queue no more pieces
+	more      *sync.Cond // signals changes of queue and closed to [writer.loop], and the end of stallLimit
+	queue     []*piece   // pieces that [writer.loop] has not taken, in the order of their arrival
+	closed    bool       // [writer.finish] was called: [writer.loop] ends when queue is empty
+	abandoned bool       // [writer.abandon] was called: no more pieces are queued
 
-	quit chan struct{} // closed by abandon
-	done chan struct{} // closed when loop has ended
+	quit chan struct{} // closed by [writer.abandon]
+	done chan struct{} // closed when [writer.loop] has ended
 }
 
 // stallLimit is how long a host's unfinished line delays the output of other hosts to the same
 // destination. The time begins again with each output of the host.
 const stallLimit = 100 * time.Millisecond
 
-// lastBytes is the number of bytes of the most recent output that a sink keeps for shows.
+// lastBytes is the number of bytes of the most recent output that a sink keeps for [sink.shows].
 const lastBytes = 8 << 10
 
 // gorunIndex takes the place of the host index in an Output that holds gorun's own lines. No host
 // has this index.
 const gorunIndex = -2
 
-// piece is an Output that loop must write.
+// piece is an Output that [writer.loop] must write.
 type piece struct {
 	proto.Output
-	written func(err error) // called once, when loop has written the piece or could not write it; nil: no call
+	// written is called once, when [writer.loop] has written the piece or could not write it. If it
+	// is nil, there is no call.
+	written func(err error)
 
 	// If the recent output of the sink contains all lines of shown, loop writes short instead of
 	// Data: see printOnce.
@@ -67,8 +74,8 @@ type piece struct {
 	status bool // Data is the line of progress, without a newline, which the next output overwrites
 }
 
-// sink is stdout or stderr, or both. Only loop uses its fields, with exceptions that their comments
-// name.
+// sink is stdout or stderr, or both. Only [writer.loop] uses its fields, with exceptions that their
+// comments name.
 type sink struct {
 	w      io.Writer // nil: output is discarded
 	status []byte    // the line of progress that the terminal shows; empty: none
@@ -76,7 +83,9 @@ type sink struct {
 	owner  int       // index of the host of the last output, or gorunIndex
 	since  time.Time // when loop wrote the last output
 	last   []byte    // the end of the output so far, at most lastBytes
-	err    error     // the first write error, after which loop writes nothing; other goroutines may read it when loop has ended
+	// err is the first write error, after which [writer.loop] writes nothing. Other goroutines may
+	// read err when loop has ended.
+	err error
 
 	broken atomic.Bool // a write has failed because the reader has closed the pipe; any goroutine may read it
 }

@@ -32,7 +32,8 @@ func TestInterruptWhileFilesHang(t *testing.T) {
 	cmd.Stderr = &stderr
 	require.NoError(t, cmd.Start())
 	defer cmd.Process.Kill()
-	require.Eventually(t, func() bool { // true when gorun is in open(2): then the kernel has begun to break the lease
+	// The condition is true when gorun is in open(2): then the kernel has begun to break the lease.
+	require.Eventually(t, func() bool {
 		lease, err := unix.FcntlInt(held.Fd(), unix.F_GETLEASE, 0)
 		return err == nil && lease != unix.F_WRLCK
 	}, time.Minute, time.Millisecond)

@@ -39,9 +39,11 @@ func build(t *testing.T) string {
 
 // running is a gorun that runs in another process. All of its ranks have printed "up".
 type running struct {
-	cmd    *exec.Cmd
-	stderr strings.Builder // gorun's stderr; only end may read it, because gorun writes to it until gorun has ended
-	out    *bufio.Reader   // gorun's stdout
+	cmd *exec.Cmd
+	// stderr is gorun's stderr. Only [running.end] may read it, because gorun writes to it until
+	// gorun has ended.
+	stderr strings.Builder
+	out    *bufio.Reader // gorun's stdout
 }
 
 // start starts gorun in another process, with the arguments -n ranks and args, and waits until all
@@ -152,7 +154,8 @@ func TestStacksOfALiveJob(t *testing.T) {
 func TestStacksAtTimeout(t *testing.T) {
 	program := build(t)
 	var dir, errs string
-	for limit := 5 * time.Second; ; limit *= 2 { // tries longer timeouts, because at a short one the ranks may not be in the deadlock yet
+	// Try longer timeouts, because at a short one the ranks may not be in the deadlock yet.
+	for limit := 5 * time.Second; ; limit *= 2 {
 		require.Less(t, limit, 2*time.Minute, errs)
 		dir = filepath.Join(t.TempDir(), "stacks")
 		var code int

@@ -25,8 +25,10 @@ type jobFile struct {
 	settings []keyText // the settings in [job] and [launcher], in any order
 	tunables []keyText // the parameters of params.Table that the file sets, sorted by key
 	env      []EnvVar  // the variables in [env], sorted by name
-	apps     []App     // the programs in [[app]]; NP is 0 if neither the app nor, for a single app, [job] gives it
-	np       int       // the key np in [job]; 0: not given
+	// apps are the programs in [[app]]. NP is 0 if neither the app nor, for a single app, [job]
+	// gives it.
+	apps []App
+	np   int // the key np in [job]; 0: not given
 
 	hosts []hosts.Host // the hosts in all [[host]]
 	pos   positions    // where the keys and values are in the file, for messages
@@ -62,7 +64,8 @@ func utf8Text(doc []byte) (text []byte, encoding string) {
 	if text, ok := bytes.CutPrefix(doc, []byte("\ufeff")); ok {
 		return text, ""
 	}
-	for _, e := range []struct{ mark, name string }{ // UTF-32 first: its little-endian mark begins with that of UTF-16
+	// UTF-32 is first, because its little-endian mark begins with that of UTF-16.
+	for _, e := range []struct{ mark, name string }{
 		{"\xff\xfe\x00\x00", "UTF-32"}, {"\x00\x00\xfe\xff", "UTF-32"}, {"\xff\xfe", "UTF-16"}, {"\xfe\xff", "UTF-16"},
 	} {
 		if bytes.HasPrefix(doc, []byte(e.mark)) {
@@ -316,7 +319,8 @@ func (d *decoder) text(path string, p params.Param, v any, want func(string) str
 	}
 	if !ok {
 		expected := expects(p)
-		if w := want("\x00"); w != "" { // any invalid text makes want return the expected values, with their bounds
+		// Any invalid text makes want return the expected values, with their bounds.
+		if w := want("\x00"); w != "" {
 			expected = w
 		}
 		if p.Kind == params.String && p.Choices == nil {

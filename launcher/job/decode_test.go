@@ -129,7 +129,8 @@ func TestDecodeErrors(t *testing.T) {
 			f, err := decodeFile("f", []byte(test.doc))
 			require.Error(t, err)
 			require.Nil(t, f)
-			if test.want[len(test.want)-1] == ' ' { // the rest of the message comes from package toml and is not checked
+			// The rest of the message comes from package toml and is not checked.
+			if test.want[len(test.want)-1] == ' ' {
 				require.Contains(t, err.Error(), test.want)
 				return
 			}

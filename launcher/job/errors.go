@@ -14,7 +14,9 @@ import (
 // UsageError reports an invalid flag, environment variable or command line. gorun prints it in one
 // line and exits with 2.
 type UsageError struct {
-	What    string // the flag with its dash, the environment variable, or the key of a setting; empty: the error is about the whole command line
+	// What is the flag with its dash, the environment variable, or the key of a setting. It is
+	// empty if the error is about the whole command line.
+	What    string
 	Problem string // what is wrong, mostly in the form "expected …, found …"
 }
 

@@ -175,7 +175,8 @@ func flagError(err error) error {
 			for _, o := range options {
 				names = append(names, o.names...)
 			}
-			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") { // no flag is similar, and a list of all flags would be too long
+			// If no flag is similar, a list of all flags would be too long.
+			if hint = suggest(name, names); strings.HasPrefix(hint, "; expected") {
 				hint = ""
 			}
 			hint = strings.Replace(hint, `"`, `"-`, 1)

@@ -13,9 +13,11 @@ import (
 
 // Job describes a job. Parse fills in every default.
 type Job struct {
-	Name    string        // name of the job in the report; default: the base name of the first program
-	Apps    []App         // the programs, at least one; their ranks are numbered in this order
-	NPGiven bool          // the user has given the number of ranks of the first app; false: its NP is 1, the default
+	Name string // name of the job in the report; default: the base name of the first program
+	Apps []App  // the programs, at least one; their ranks are numbered in this order
+	// NPGiven says that the user has given the number of ranks of the first app. If it is false, NP
+	// of that app is 1, the default.
+	NPGiven bool
 	Env     []EnvVar      // variables for every rank, which override those in the launcher's own environment
 	Timeout time.Duration // how long the whole job may run, restarts included; 0: without limit
 	Grace   time.Duration // time between SIGTERM and SIGKILL when the launcher ends the job
@@ -23,43 +25,70 @@ type Job struct {
 	OnFailure   OnFailure
 	MaxRestarts int // largest number of restarts, if OnFailure is FailRestart
 
-	Stdin     Stdin
-	TagOutput bool   // begin each line of stdout with the rank, such as [3], and each line of stderr with [3]<stderr>; if the job uses another host, with [3@HOST] and [3@HOST]<stderr>
-	OutputDir string // directory for the ranks' output, in files RANK.out and RANK.err; empty: output goes to Stdio
-	StacksDir string // directory for the stacks of the ranks' goroutines, in files RANK.stacks, which the launcher writes when it reports what the ranks do; empty: it writes none, except at SIGQUIT to a temporary directory
+	Stdin Stdin
+	// TagOutput makes each line of stdout begin with the rank, such as [3], and each line of stderr
+	// with [3]<stderr>. If the job uses another host, that is [3@HOST] and [3@HOST]<stderr>.
+	TagOutput bool
+	// OutputDir is the directory for the ranks' output, in files RANK.out and RANK.err. If it is
+	// empty, output goes to Stdio.
+	OutputDir string
+	// StacksDir is the directory for the stacks of the ranks' goroutines, in files RANK.stacks. The
+	// launcher writes them when it reports what the ranks do. If StacksDir is empty, the launcher
+	// writes no stacks, except at SIGQUIT to a temporary directory.
+	StacksDir string
 	Report    string // file for the report; empty: none
 
 	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
 	// applied Slots to them. It is empty if the user names none. All names of this machine are one
 	// host. If that is the only host, all ranks usually run on this machine without agents.
-	Hosts    []Host
-	Hostfile string // the file with the list of hosts from which Hosts or properties of them come; empty: none
+	Hosts []Host
+	// Hostfile is the file with the list of hosts from which Hosts or properties of them come;
+	// empty: there is none.
+	Hostfile string
 
-	MapBy      string // rule that places ranks: slot, node, core, numa or ppr:N:node|core|numa
-	RankBy     string // order in which ranks are numbered: "slot" or "node"
-	Rankfile   string // file with the place of each rank, instead of MapBy, RankBy and Bind; empty: none
-	Bind       Bind
-	GOMAXPROCS int  // value for each rank; 0: that of the environment or, if it has none, the number of hardware threads that the rank is bound to, or its share of the host's, at least 2
+	MapBy    string // rule that places ranks: slot, node, core, numa or ppr:N:node|core|numa
+	RankBy   string // order in which ranks are numbered: "slot" or "node"
+	Rankfile string // file with the place of each rank, instead of MapBy, RankBy and Bind; empty: none
+	Bind     Bind
+	// GOMAXPROCS is the value for each rank. If it is 0, a rank gets the value of the environment.
+	// If the environment has none, the value is the number of hardware threads that the rank is
+	// bound to. A rank that is not bound gets its share of the host's hardware threads. In both
+	// cases the value is at least 2.
+	GOMAXPROCS int
 	StrictSlot bool // make more ranks than slots an error instead of a warning
-	Slots      int  // slots of each host for which nothing else gives them; 0: they follow from the host's cores. If this machine is the only one of Hosts, Slots are its slots
+	// Slots is the number of slots of each host for which nothing else gives them; 0: they follow
+	// from the host's cores. If this machine is the only one of Hosts, Slots are its slots.
+	Slots int
 
-	Launcher       Launcher
-	Radix          int           // largest number of agents with which the launcher, and each agent, connects; at least 1
-	AtOnce         int           // most connections that the launcher or an agent opens at the same time; at least 1
+	Launcher Launcher
+	// Radix is the largest number of agents with which the launcher connects, and with which each
+	// agent connects further down the tree; at least 1.
+	Radix int
+	// AtOnce is the largest number of connections that the launcher or an agent opens at the same
+	// time; at least 1.
+	AtOnce         int
 	ConnectTimeout time.Duration // time limit for an agent to answer
-	Heartbeat      time.Duration // a host counts as lost if nothing arrives on the connection with its agent for this time
-	SSH            string        // ssh command with arguments, which Words splits; for LaunchSSH
-	SlurmArgs      []string      // more arguments of srun and salloc; for LaunchSlurm
-	AgentPath      string        // path of the agents' executable on the hosts; empty: the launcher searches for it there, or copies itself
-	Stage          bool          // copy programs to hosts that do not have them
-	StageFiles     []string      // more files to copy to the hosts
-	Ports          Ports         // TCP ports that ranks may listen on; zero: any
-	Listen         string        // HOST:PORT on which the launcher waits for agents, for LaunchDial; empty: none
-	SecretFile     string        // file with the secret that agents must know; Parse requires it if Listen is set
-	Agents         int           // number of agents to wait for, for LaunchDial; 0: one for each host of Hosts
+	// Heartbeat is the time after which a host counts as lost if nothing has arrived on the
+	// connection with its agent.
+	Heartbeat time.Duration
+	SSH       string   // ssh command with arguments, which [Words] splits; for LaunchSSH
+	SlurmArgs []string // more arguments of srun and salloc; for LaunchSlurm
+	// AgentPath is the path of the agents' executable on the hosts. If it is empty, the launcher
+	// searches for the executable there, or copies itself.
+	AgentPath  string
+	Stage      bool     // copy programs to hosts that do not have them
+	StageFiles []string // more files to copy to the hosts
+	Ports      Ports    // TCP ports that ranks may listen on; zero: any
+	Listen     string   // HOST:PORT on which the launcher waits for agents, for LaunchDial; empty: none
+	// SecretFile is the file with the secret that agents must know. Parse requires it if Listen is
+	// set.
+	SecretFile string
+	Agents     int // number of agents to wait for, for LaunchDial; 0: one for each host of Hosts
 
-	Params  *params.Set // parameters of the library, in params.Table, for the ranks; nil: all have their defaults
-	Verbose bool        // report each step of the launcher and of the ranks on stderr
+	// Params are the parameters of the library, in params.Table, for the ranks; nil: all have their
+	// defaults.
+	Params  *params.Set
+	Verbose bool // report each step of the launcher and of the ranks on stderr
 
 	// Warnings are sentences for the user about settings that the user probably did not
 	// intend.
@@ -72,7 +101,9 @@ type Job struct {
 
 // App is one program of a job.
 type App struct {
-	Program string   // a Go package (a directory, a .go file or an import path), or an executable (a path, or a name in PATH)
+	// Program is a Go package (a directory, a .go file or an import path), or an executable (a
+	// path, or a name in PATH).
+	Program string
 	Args    []string // without the name of the program
 	NP      int      // number of ranks, at least 1
 	Wdir    string   // working directory of the ranks; empty: that of the launcher

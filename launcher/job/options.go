@@ -8,9 +8,11 @@ type option struct {
 	help        string   // text in the help; empty: that of the setting
 	defaultText string   // the default in the help; empty: that of the setting or the tunable
 	segment     bool     // the flag may stand before each of several programs; false: only before the first one
-	adds        string   // separator between the joined texts of a repeated flag; empty: the last text overrides the others
-	setting     string   // key of the setting that the flag sets; empty: none
-	tunable     string   // key in params.Table of the parameter that the flag sets; empty: none
+	// adds is the separator between the joined texts of a repeated flag. If it is empty, the last
+	// text overrides the others.
+	adds    string
+	setting string // key of the setting that the flag sets; empty: none
+	tunable string // key in params.Table of the parameter that the flag sets; empty: none
 
 	// set handles the flag with the argument text. It returns what is wrong with text, or "".
 	set func(c *commandLine, text string) (problem string)

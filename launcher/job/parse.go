@@ -31,7 +31,9 @@ type Options struct {
 	Connect, SecretFile string
 	Hash                bool // for Agent: it must only print the SHA-256 of this executable
 
-	Words []string // for Info: it must print only entries whose names contain one of these words; empty: all entries
+	// Words is for Info: it must print only entries whose names contain one of these words. If
+	// Words is empty, it must print all entries.
+	Words []string
 
 	// Job and StacksDir are for Stacks. Job is the id of the job, or the pid of the gorun that runs
 	// it. StacksDir is the directory for files with the ranks' stacks; empty: no files.

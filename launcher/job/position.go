@@ -137,7 +137,9 @@ func (l *locator) value(v *unstable.Node, path string, offset int) {
 				continue
 			}
 			at := offset
-			if c.Raw.Length > 0 { // false for an array inside of an array: the parser does not give its offset, so it gets that of the outer array
+			// The length is 0 for an array inside of an array. The parser does not give the offset
+			// of the inner array, so that gets the offset of the outer one.
+			if c.Raw.Length > 0 {
 				at = int(c.Raw.Offset)
 			}
 			l.value(c, element(path, i), at)

@@ -21,12 +21,16 @@ const MaxRanks = 1 << 16
 // are in params.Table; messages and this package call them tunables.
 type setting struct {
 	params.Param
-	min, max   int                       // bounds of the value, both included, if its kind is params.Int
-	shortest   time.Duration             // least value, if its kind is params.Duration
-	besideFile bool                      // the value names a file that gorun reads; a relative name in a job file is relative to the job file's directory
-	want       func(text string) string  // makes further checks of a text that fits Param: returns "" or the expected values; nil: there are no further checks
-	apply      func(j *Job, text string) // sets the property of j to text, which must be valid
-	value      func(j *Job) string       // returns the property of j as a text that apply accepts
+	min, max int           // bounds of the value, both included, if its kind is params.Int
+	shortest time.Duration // least value, if its kind is params.Duration
+	// besideFile says that the value names a file that gorun reads. A relative name in a job file
+	// is relative to the job file's directory.
+	besideFile bool
+	// want makes further checks of a text that fits Param. It returns "" or the expected values. It
+	// is nil if there are no further checks.
+	want  func(text string) string
+	apply func(j *Job, text string) // sets the property of j to text, which must be valid
+	value func(j *Job) string       // returns the property of j as a text that apply accepts
 }
 
 // settingOf returns the setting with this key. It returns false if there is none.

@@ -17,10 +17,12 @@ const (
 // Allocation describes the hosts that a resource manager has allocated to the batch job or session
 // in which gorun runs.
 type Allocation struct {
-	Manager     string // Slurm, PBS, LSF or SGE
-	JobID       string // the id of the job in the resource manager; empty: not known
-	Hosts       []Host // the hosts in the order of the resource manager, each with the slots that the job may use there; Slots 0: not known
-	CPUsPerTask int    // number of CPUs for each task; 0: not known, or the manager is not Slurm
+	Manager string // Slurm, PBS, LSF or SGE
+	JobID   string // the id of the job in the resource manager; empty: not known
+	// Hosts has the hosts in the order of the resource manager, each with the slots that the job
+	// may use there. Slots is 0 if that is not known.
+	Hosts       []Host
+	CPUsPerTask int // number of CPUs for each task; 0: not known, or the manager is not Slurm
 }
 
 // Manager returns the resource manager in whose allocation this process runs, as its environment
@@ -110,7 +112,9 @@ func (a *Allocation) lsf(getenv func(string) string, readFile func(string) ([]by
 	words := strings.Fields(value)
 	for i := 0; i < len(words); i++ {
 		h := Host{Name: words[i], Slots: 1}
-		if name == "LSB_MCPU_HOSTS" { // a value such as "a 4 b 4", with slots; LSB_HOSTS has a value such as "a a b"
+		// LSB_MCPU_HOSTS has a value such as "a 4 b 4", with slots. LSB_HOSTS has a value such as
+		// "a a b".
+		if name == "LSB_MCPU_HOSTS" {
 			count := ""
 			if i++; i < len(words) {
 				count = words[i]

@@ -50,7 +50,9 @@ func split(text string) []string {
 // in the bracket.
 type part struct {
 	literal string
-	numbers []string // all numbers that the bracket lists, with their leading zeros; nil: no bracket follows the text
+	// numbers has all numbers that the bracket lists, with their leading zeros. It is nil if no
+	// bracket follows the text.
+	numbers []string
 }
 
 // expandOne returns the names of the hosts that entry e of a list describes. It returns an error if

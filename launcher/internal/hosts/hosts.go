@@ -15,10 +15,12 @@ const Limit = 1 << 16
 
 // Host is a machine that a job may use.
 type Host struct {
-	Name     string // the name by which ssh or the resource manager knows the host, without user and port
-	User     string // user for ssh; empty: the user's configuration of ssh decides
-	Port     int    // port for ssh; 0: the user's configuration of ssh decides
-	Slots    int    // number of ranks that the host should run; 0: not given, so it follows from the host's cores
+	Name string // the name by which ssh or the resource manager knows the host, without user and port
+	User string // user for ssh; empty: the user's configuration of ssh decides
+	Port int    // port for ssh; 0: the user's configuration of ssh decides
+	// Slots is the number of ranks that the host should run. It is 0 if no number is given; the
+	// number then follows from the host's cores.
+	Slots    int
 	MaxSlots int    // largest number of ranks that the host may run; 0: no limit
 	Address  string // address on which the host's ranks listen; empty: the user has not given one
 }
@@ -39,10 +41,12 @@ type Set struct {
 
 // entry is a host of a Set.
 type entry struct {
-	Host              // Slots is the sum of the slots of all mentions that have slots; MaxSlots is not used
-	withoutSlots int  // number of mentions without slots
-	limit        int  // sum of the MaxSlots of all mentions; a mention without MaxSlots counts with its slots, or as 1
-	limited      bool // at least one mention has MaxSlots
+	Host             // Slots is the sum of the slots of all mentions that have slots; MaxSlots is not used
+	withoutSlots int // number of mentions without slots
+	// limit is the sum of the MaxSlots of all mentions. A mention without MaxSlots counts with its
+	// slots, or as 1.
+	limit   int
+	limited bool // at least one mention has MaxSlots
 }
 
 // key returns a string that is the same for all spellings of a name or address: upper and lower
@@ -152,7 +156,8 @@ func Merge(list []Host) []Host {
 			if !known {
 				break // more than Limit hosts
 			}
-			_ = s.Add(h.with(s.entries[i].Host)) // no error, because user, port and address are now those in the set
+			// There is no error, because user, port and address are now those in the set.
+			_ = s.Add(h.with(s.entries[i].Host))
 		}
 	}
 	return s.Hosts()

@@ -72,7 +72,9 @@ func cutSlots(text string) (name, count string, counted bool) {
 		return text, "", false
 	}
 	i := strings.LastIndexByte(text, ':')
-	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open { // there is no colon, or it is inside of brackets such as [::1]
+	// The text has no slots if it has no colon, or if the colon is inside of brackets such as
+	// [::1].
+	if open := strings.LastIndexByte(text, '['); i < 0 || open >= 0 && strings.LastIndexByte(text[:i], ']') < open {
 		return text, "", false
 	}
 	return text[:i], text[i+1:], true

@@ -35,7 +35,8 @@ func (m *mapper) bindAll(ranks []Rank, counts []int) {
 }
 
 // bindings returns the hardware threads to which each of the n ranks of a host is bound, by
-// Rank.Local. If the units of the host are not known, it returns nil, or nil for each rank.
+// Rank.Local. If the cores or NUMA nodes of the host are not known, it returns nil, or nil for each
+// rank.
 func (m *mapper) bindings(t *Topology, n int) [][]int {
 	table := make([][]int, n)
 	switch m.rule.Unit {
@@ -83,7 +84,9 @@ func (m *mapper) distribute(n, units int, room func(unit int) int) (unit, within
 		unit[rank], within[rank] = u, members[u]
 		members[u]++
 	}
-	if m.rule.Per > 0 { // there are enough units, because perUnit has given the host at most Per ranks for each unit
+	// With Per there are enough units, because perUnit has given the host at most Per ranks for
+	// each unit.
+	if m.rule.Per > 0 {
 		for i := range n {
 			give(i, i/m.rule.Per)
 		}

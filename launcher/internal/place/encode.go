@@ -83,9 +83,9 @@ func (t *Topology) Check() error {
 	return nil
 }
 
-// checkUnits returns an error unless each unit is a list of hardware threads of the host that
-// ascend, and each thread is in at most one unit. If all is set, there must be no units, or they
-// must contain all hardware threads of the host.
+// checkUnits returns an error unless each unit, such as a core, is a list of hardware threads of
+// the host that ascend, and each thread is in at most one unit. If all is set, there must be no
+// units, or they must contain all hardware threads of the host.
 func (t *Topology) checkUnits(units [][]int, all bool) error {
 	free := make([]bool, t.bound())
 	for _, c := range t.CPUs {
@@ -126,7 +126,7 @@ func misplaced(list []int) (c int, ok bool) {
 	return 0, true
 }
 
-// formatUnits returns units as text, with a semicolon between them.
+// formatUnits returns units, such as cores, as text, with a semicolon between them.
 func formatUnits(units [][]int) string {
 	texts := make([]string, len(units))
 	for i, u := range units {

@@ -10,7 +10,7 @@ import (
 )
 
 // bySlot, byNode and perUnit return the index of the machine of each rank, by the number of the
-// rank. renumber may change the order later. They return an error if the ranks do not fit.
+// rank. [mapper.renumber] may change the order later. They return an error if the ranks do not fit.
 
 // bySlot gives each host, one after the other, as many ranks as it has slots. If ranks are left,
 // spread decides how many of them each host gets, and bySlot again gives them to one host after the
@@ -35,7 +35,7 @@ func (m *mapper) bySlot() ([]int, error) {
 }
 
 // spread distributes n ranks among hosts whose slots are all used. more holds the number of ranks
-// that each host gets. The load of a host is more of the host divided by its number of slots. Each
+// that each host gets. The load of a host is this number divided by the number of its slots. Each
 // rank goes to the host whose load with this rank is the lowest, so the loads are as even as the
 // MaxSlots of the hosts allow. ok is false if they do not allow so many ranks.
 //
@@ -136,8 +136,8 @@ func (m *mapper) byNode() ([]int, error) {
 	return hosts, nil
 }
 
-// perUnit applies a rule ppr:N:UNIT: it gives each host, one after the other, N ranks for each of
-// its units, until no ranks are left. Slots do not matter.
+// perUnit applies a rule ppr:N:UNIT: it gives each host, one after the other, N ranks for each UNIT
+// that it has, until no ranks are left. Slots do not matter.
 func (m *mapper) perUnit() ([]int, error) {
 	hosts := make([]int, 0, m.np)
 	units := 0

@@ -15,7 +15,9 @@ import (
 func finder(machines []Machine) func(name string) (index int, problem string) {
 	const several = -1
 	full, short := make(map[string]int), make(map[string]int)
-	for i := len(machines) - 1; i >= 0; i-- { // from the last machine to the first, so that of machines with the same name the first counts
+	// Go from the last machine to the first, so that of machines with the same name the first
+	// counts.
+	for i := len(machines) - 1; i >= 0; i-- {
 		name := strings.ToLower(machines[i].Name)
 		full[name] = i
 		if first := firstLabel(name); first != name {

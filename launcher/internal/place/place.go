@@ -75,17 +75,21 @@ type Policy struct {
 	RankBy string
 	// Bind is the kind of unit, a core or a NUMA node, to which each rank is bound; "": none. Ranks on
 	// a host whose hardware is not known are not bound.
-	Bind     job.Bind
-	Strict   bool      // more ranks than slots, on all hosts together or on one host, are an error
-	Rankfile *Rankfile // gives the place of each rank, instead of MapBy, RankBy and Bind; nil: none. It may contain more ranks than the job has
+	Bind   job.Bind
+	Strict bool // more ranks than slots, on all hosts together or on one host, are an error
+	// Rankfile gives the place of each rank, instead of MapBy, RankBy and Bind; nil: there is no
+	// rankfile. It may contain more ranks than the job has.
+	Rankfile *Rankfile
 }
 
 // Rank is the place of one rank of the job.
 type Rank struct {
-	App   int   // number of the rank's app
-	Host  int   // index of the rank's host among the machines
-	Local int   // number of the rank among the ranks of the host, from 0 on
-	CPUs  []int // hardware threads that the rank is bound to, ascending; nil: not bound. Its elements must not be changed, because other ranks and the Topology may share them
+	App   int // number of the rank's app
+	Host  int // index of the rank's host among the machines
+	Local int // number of the rank among the ranks of the host, from 0 on
+	// CPUs has the hardware threads that the rank is bound to, ascending; nil: the rank is not
+	// bound. Its elements must not be changed, because other ranks and the Topology may share them.
+	CPUs []int
 }
 
 // Result holds the places of all ranks of a job.
@@ -112,9 +116,9 @@ func Map(machines []Machine, appNP []int, p Policy) (*Result, error) {
 }
 
 // Fill returns the number of ranks that a job has if the user gives none. If there is a rankfile,
-// that is the number of ranks in it. Otherwise, with a rule ppr:N:UNIT, it is N for each unit of
+// that is the number of ranks in it. Otherwise, with a rule ppr:N:UNIT, it is N for each UNIT of
 // all machines, and with any other rule the number of slots of all machines. A machine whose cores
-// or NUMA nodes are not known counts as one without such units.
+// or NUMA nodes are not known counts as one without any.
 func Fill(machines []Machine, p Policy) int {
 	rule, err := mapby.Parse(p.MapBy)
 	n := 0
@@ -136,7 +140,7 @@ func Fill(machines []Machine, p Policy) int {
 	return n
 }
 
-// mapUpTo does what Map does, for a job of at most most ranks.
+// mapUpTo does what Map does, but returns an error if the job has more ranks than most.
 func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, error) {
 	m := mapper{machines: machines, most: most, bind: p.Bind}
 	if err := m.check(appNP, p); err != nil {

@@ -179,7 +179,9 @@ func TestMapDifferentHosts(t *testing.T) {
 
 func TestMapBinding(t *testing.T) {
 	two, small, gaps := twoSockets.read(t), twoCores.read(t), holes.read(t)
-	odd := ReadTopology(twoSockets.sys(t), []int{0, 1, 2, 4, 9, 10}) // four cores, with the threads 0; 1 and 9; 2 and 10; 4, in NUMA nodes of 2, 1 and 1 cores
+	// This host has four cores, with the threads 0; 1 and 9; 2 and 10; 4, in NUMA nodes of 2, 1 and
+	// 1 cores.
+	odd := ReadTopology(twoSockets.sys(t), []int{0, 1, 2, 4, 9, 10})
 	require.Equal(t, "0;1,9;2,10;4", formatUnits(odd.Cores))
 	require.Equal(t, "0-1,9;2,10;4", formatUnits(odd.NUMA))
 	for _, c := range []struct {

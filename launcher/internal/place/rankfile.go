@@ -88,7 +88,9 @@ func ReadRankfile(name string, r io.Reader) (*Rankfile, error) {
 		return nil, fmt.Errorf("%s:%d: expected a line of at most %d KiB, found more", name, number+1, maxLine>>10)
 	case err != nil:
 		var pe *fs.PathError
-		if errors.As(err, &pe) { // keep only the error inside, because the text of a PathError has the name of the file, too
+		// Keep only the error inside, because the text of a PathError has the name of the file,
+		// too.
+		if errors.As(err, &pe) {
 			err = pe.Err
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)

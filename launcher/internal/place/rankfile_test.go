@@ -58,7 +58,8 @@ func TestRankfile(t *testing.T) {
 	} {
 		f := readText(t, c.text)
 		np := len(c.hosts)
-		p := Policy{Rankfile: f, MapBy: "node", RankBy: "node", Bind: job.BindCore} // the rankfile overrides the other three fields
+		// The rankfile overrides the other three fields.
+		p := Policy{Rankfile: f, MapBy: "node", RankBy: "node", Bind: job.BindCore}
 		r, err := Map(machines, []int{np}, p)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.hosts, letters(r), c.text)

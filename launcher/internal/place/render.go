@@ -47,12 +47,14 @@ func Render(w io.Writer, machines []Machine, r *Result) error {
 // repeat that on the same hosts. For example, if ranks 0 and 1 are on node1, 2 and 3 on node2, 4
 // and 5 on node1, and 6 and 7 on node2, that is one block with each 2 and starts 0 and 4.
 type block struct {
-	starts  []int     // the first rank of each repetition; empty: the hosts have no ranks
-	app     int       // number of the app
-	hosts   []int     // indexes of the hosts, ascending
-	each    int       // number of ranks on each host in one repetition
-	slots   slotCount // the same for each host
-	binding [][]int   // the hardware threads of each rank of one host, in all repetitions; the other hosts have equal ones
+	starts []int     // the first rank of each repetition; empty: the hosts have no ranks
+	app    int       // number of the app
+	hosts  []int     // indexes of the hosts, ascending
+	each   int       // number of ranks on each host in one repetition
+	slots  slotCount // the same for each host
+	// binding has the hardware threads of each rank of one host, in all repetitions. The other
+	// hosts have equal ones.
+	binding [][]int
 }
 
 // slotCount holds the number of slots of a host, and in most its MaxSlots.
@@ -67,7 +69,9 @@ func (row *block) width() int { return len(row.hosts) * row.each }
 // ranks. It returns an error if r has a rank on a host whose index is not valid in machines.
 func fold(machines []Machine, r *Result) ([]*block, error) {
 	var rows []*block
-	latest := make(map[[5]int]*block) // by app, first and last host, number of hosts, and ranks on each: the latest such row, which the next block may repeat
+	// latest has the latest row, which the next block may repeat, by the row's app, first and last
+	// host, number of hosts, and number of ranks on each host.
+	latest := make(map[[5]int]*block)
 	used := make([]bool, len(machines))
 	add := func(b *block) {
 		key := [5]int{b.app, b.hosts[0], b.hosts[len(b.hosts)-1], len(b.hosts), b.each}

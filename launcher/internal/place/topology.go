@@ -21,22 +21,30 @@ import (
 //
 // The zero value is a host whose hardware is not known.
 type Topology struct {
-	CPUs     []int   // the kernel's numbers of the hardware threads; they ascend, as in each unit below
-	Quota    int     // number of hardware threads whose CPU time the ranks may use together, as a cgroup says; 0: not known or no limit
-	Cores    [][]int // threads of each physical core, together all of CPUs; nil: not known
-	NUMA     [][]int // threads of each NUMA node, which consists of whole cores; a core may be in no node; nil: not known
-	Packages [][]int // threads of each package, which is a socket and consists of whole cores, together all of CPUs; nil: not known
+	CPUs []int // the kernel's numbers of the hardware threads; they ascend, as in each unit below
+	// Quota is the number of hardware threads whose CPU time the ranks may use together, as a
+	// cgroup says; 0: not known, or there is no limit.
+	Quota int
+	Cores [][]int // threads of each physical core, together all of CPUs; nil: not known
+	// NUMA has the threads of each NUMA node, which consists of whole cores; nil: not known. A core
+	// may be in no node.
+	NUMA [][]int
+	// Packages has the threads of each package, together all of CPUs; nil: not known. A package is
+	// a socket and consists of whole cores.
+	Packages [][]int
 }
 
 // MaxCPUs is one more than the largest number of a hardware thread that this package accepts.
 const MaxCPUs = sys.MaxCPUs
 
 // Here returns the topology of the hardware threads of this machine that this process may use, with
-// the quota of its cgroup. If the system does not let this process bind processes to threads, the
-// units are nil.
+// the quota of its cgroup. If the system does not let this process bind processes to threads,
+// Cores, NUMA and Packages are nil.
 func Here() Topology {
 	t := ReadTopology("/sys/devices/system", Allowed())
-	if sys.Bind(t.CPUs) != nil { // tries to bind this process to what it may use anyway; fails if ranks cannot be bound here
+	// Try to bind this process to the threads that it may use anyway. That fails if ranks cannot be
+	// bound here.
+	if sys.Bind(t.CPUs) != nil {
 		t.Cores, t.NUMA, t.Packages = nil, nil, nil
 	}
 	t.Quota = Quota()
@@ -76,9 +84,11 @@ func ReadTopology(sys string, allowed []int) Topology {
 		t.NUMA = [][]int{t.CPUs}
 	}
 
-	packages := make(map[string][]int) // by the package's physical id, which may be any number: the package's threads
+	// packages has, by the package's physical id, which may be any number, the package's threads.
+	packages := make(map[string][]int)
 	for _, core := range t.Cores {
-		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id")) // if the file is missing, the id is ""
+		// If the file is missing, the id is "".
+		text, _ := os.ReadFile(filepath.Join(dir(core[0]), "physical_package_id"))
 		id := strings.TrimSpace(string(text))
 		packages[id] = append(packages[id], core...)
 	}
@@ -99,7 +109,8 @@ func readNodes(sys string, cores [][]int) (nodes [][]int) {
 			core[c] = i
 		}
 	}
-	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist")) // an error means that sys has characters of a pattern; then there are no nodes
+	// An error means that the path sys has characters of a pattern. Then there are no nodes.
+	files, _ := filepath.Glob(filepath.Join(sys, "node", "node[0-9]*", "cpulist"))
 	for _, file := range files {
 		var node []int
 		for _, c := range readCPUs(file) {
@@ -118,7 +129,7 @@ func readNodes(sys string, cores [][]int) (nodes [][]int) {
 	return nodes
 }
 
-// sort sorts the units into the order that Topology documents.
+// sort sorts Cores, NUMA and Packages into the order that Topology documents.
 func (t *Topology) sort() {
 	lowest := func(a, b []int) int { return cmp.Compare(a[0], b[0]) }
 	slices.SortFunc(t.NUMA, lowest)
@@ -153,8 +164,8 @@ func (t *Topology) bound() int {
 	return t.CPUs[len(t.CPUs)-1] + 1
 }
 
-// equal reports whether t and u have the same hardware threads and units. It does not compare the
-// quotas.
+// equal reports whether t and u have the same hardware threads, cores, NUMA nodes and packages. It
+// does not compare the quotas.
 func (t *Topology) equal(u *Topology) bool {
 	same := func(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 	return slices.Equal(t.CPUs, u.CPUs) && same(t.Cores, u.Cores) && same(t.NUMA, u.NUMA) && same(t.Packages, u.Packages)
@@ -170,9 +181,9 @@ func (t Topology) Usable() int {
 }
 
 // Place returns the hardware threads to which a rank is bound, or nil if it is not bound, because
-// bind says so or the units are not known. local is the number of the rank among the np ranks of
-// the host, from 0 on. The result may share memory with t, so the caller must not change its
-// elements.
+// bind says so or the cores or NUMA nodes are not known. local is the number of the rank among the
+// np ranks of the host, from 0 on. The result may share memory with t, so the caller must not
+// change its elements.
 //
 // With job.BindCore the ranks divide the cores among themselves, in order: each rank gets whole
 // cores of its own or, if there are fewer cores than ranks, consecutive ranks share a core. With
@@ -194,9 +205,9 @@ func (t Topology) Place(bind job.Bind, local, np int) []int {
 	return nil
 }
 
-// share returns the hardware threads of those units that rank i of np ranks gets, ascending, if the
-// ranks divide the units among themselves in order. If there are fewer units than ranks, ranks
-// share units.
+// share returns the hardware threads of those units, cores or NUMA nodes, that rank i of np ranks
+// gets, ascending, if the ranks divide the units among themselves in order. If there are fewer
+// units than ranks, ranks share units.
 func share(units [][]int, i, np int) []int {
 	n := len(units)
 	lo, hi := i*n/np, (i+1)*n/np

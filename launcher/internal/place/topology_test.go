@@ -15,11 +15,13 @@ import (
 // shape describes a machine. Its hardware threads have indexes from 0 on. The threads with the
 // indexes c and c+cores belong to the same core.
 type shape struct {
-	packages, cores, threads int   // numbers of packages and cores in the machine, and of threads in each core
-	nodes                    int   // number of NUMA nodes
-	interleaved              bool  // consecutive cores are in different packages and NUMA nodes, as some firmware numbers them
-	numbers                  []int // the kernel's number of each thread, by index; nil: the index
-	offline                  []int // the kernel's numbers of threads that are offline
+	packages, cores, threads int // numbers of packages and cores in the machine, and of threads in each core
+	nodes                    int // number of NUMA nodes
+	// interleaved says that consecutive cores are in different packages and NUMA nodes, as some
+	// firmware numbers them.
+	interleaved bool
+	numbers     []int // the kernel's number of each thread, by index; nil: the index
+	offline     []int // the kernel's numbers of threads that are offline
 }
 
 // sys makes a directory with the files that ReadTopology reads in the machine's
@@ -48,7 +50,8 @@ func (s shape) sys(t testing.TB) string {
 				siblings = append(siblings, c)
 			}
 		}
-		name := []string{"core_cpus_list", "thread_siblings_list"}[s.packages%2] // new kernels have the first name, old ones the second; the tests use both
+		// New kernels have the first name, old ones the second. The tests use both.
+		name := []string{"core_cpus_list", "thread_siblings_list"}[s.packages%2]
 		files[topology+name] = FormatCPUs(siblings)
 		files[topology+"physical_package_id"] = fmt.Sprint(36 * part(core, s.packages))
 		online = append(online, c)

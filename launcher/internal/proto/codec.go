@@ -30,7 +30,9 @@ const (
 	MaxBody = 256 << 20
 
 	hashDigits = 64 // hexadecimal digits of a SHA-256
-	outputHead = 9  // this and the next two: bytes of the body before the data, in Output, FilePart and Stacks
+	// The next three are the numbers of bytes of the body before the data: in Output, FilePart and
+	// Stacks.
+	outputHead = 9
 	fileHead   = 1 + hashDigits
 	stacksHead = 8
 )
@@ -136,7 +138,8 @@ func Read(r io.Reader) (Message, error) {
 		return nil, fmt.Errorf("%w: %d bytes", ErrFrame, n)
 	}
 	var body bytes.Buffer
-	body.Grow(int(min(n, 64<<10))) // not more, because n may be wrong: the buffer grows further as bytes arrive
+	// Reserve no more, because n may be wrong. The buffer grows further as bytes arrive.
+	body.Grow(int(min(n, 64<<10)))
 	if _, err := io.CopyN(&body, r, n); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF

@@ -11,7 +11,9 @@ import (
 // end.
 func OneLine(s string, limit int) string {
 	cut := false
-	if len(s) > 4*limit { // more bytes than limit characters can have, because UTF-8 has at most 4 bytes for each
+	// A text of more bytes has more than limit characters, because UTF-8 has at most 4 bytes for
+	// each.
+	if len(s) > 4*limit {
 		s, cut = s[:4*limit], true
 	}
 	s = strings.Map(func(r rune) rune {

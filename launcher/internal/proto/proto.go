@@ -119,16 +119,21 @@ type Beat struct{}
 
 // Launch is the first message that a parent sends to an agent.
 type Launch struct {
-	JobID     string       `json:"job"`
-	Index     int          `json:"index"`             // index of the agent's own host
-	Hosts     []hosts.Host `json:"hosts"`             // hosts of the agent's subtree; Hosts[i] has index Index+i
-	Radix     int          `json:"radix"`             // largest number of children of gorun and of each agent
-	AtOnce    int          `json:"at_once"`           // number of connections that gorun or an agent may open at the same time
-	SSH       []string     `json:"ssh"`               // the ssh command for the connections to children
-	Agent     string       `json:"agent,omitempty"`   // path of gorun on the hosts; "": find gorun there, or copy it
-	Timeout   Duration     `json:"timeout"`           // how long a host may be silent while its parent connects with it
-	Heartbeat Duration     `json:"heartbeat"`         // a connection on which no byte arrives for this long is lost
-	Verbose   bool         `json:"verbose,omitempty"` // the user has set -v
+	JobID string       `json:"job"`
+	Index int          `json:"index"` // index of the agent's own host
+	Hosts []hosts.Host `json:"hosts"` // hosts of the agent's subtree; Hosts[i] has index Index+i
+	Radix int          `json:"radix"` // largest number of children of gorun and of each agent
+	// AtOnce is the largest number of connections that gorun or an agent may open at the same time.
+	AtOnce int      `json:"at_once"`
+	SSH    []string `json:"ssh"` // the ssh command for the connections to children
+	// Agent is the path of gorun on the hosts. If it is "", the parent finds gorun there, or copies
+	// it.
+	Agent string `json:"agent,omitempty"`
+	// Timeout is how long a host may be silent while its parent connects with it.
+	Timeout Duration `json:"timeout"`
+	// Heartbeat is the time after which a connection is lost if no byte has arrived on it.
+	Heartbeat Duration `json:"heartbeat"`
+	Verbose   bool     `json:"verbose,omitempty"` // the user has set -v
 }
 
 // Duration is a time.Duration. In messages it is a number of nanoseconds.
@@ -143,13 +148,17 @@ type Up struct {
 
 // Agent describes an agent that runs, and its host.
 type Agent struct {
-	Index    int            `json:"index"`             // index of the host
-	Hostname string         `json:"hostname"`          // the host's own name for itself
-	PID      int            `json:"pid"`               // pid of the agent
-	Topology place.Topology `json:"topology"`          // the hardware that ranks may use
-	Addrs    []Address      `json:"addrs"`             // the addresses of the host's interfaces that are up, except loopback
-	Reached  string         `json:"reached,omitempty"` // the address of the host with which the ssh of its parent in the tree has connected; "": not known
-	Parent   string         `json:"parent,omitempty"`  // the address from which the ssh of its parent has connected; "": not known
+	Index    int            `json:"index"`    // index of the host
+	Hostname string         `json:"hostname"` // the host's own name for itself
+	PID      int            `json:"pid"`      // pid of the agent
+	Topology place.Topology `json:"topology"` // the hardware that ranks may use
+	// Addrs has the addresses of the host's interfaces that are up, except loopback.
+	Addrs []Address `json:"addrs"`
+	// Reached is the address of the host with which the ssh of its parent in the tree has
+	// connected; "": not known.
+	Reached string `json:"reached,omitempty"`
+	// Parent is the address from which the ssh of the host's parent has connected; "": not known.
+	Parent string `json:"parent,omitempty"`
 }
 
 // Address is an address of an interface of a host.
@@ -167,7 +176,9 @@ type HostError struct {
 
 // Prepare describes the job to the hosts of a subtree.
 type Prepare struct {
-	Card  bootstrap.Card `json:"card"`  // the job card, the description of the job that every rank gets; only the fields that are equal on all hosts are set
+	// Card is the job card, the description of the job that every rank gets. Only the fields that
+	// are equal on all hosts are set.
+	Card  bootstrap.Card `json:"card"`
 	Apps  []App          `json:"apps"`  // the programs of the job
 	Plans []Plan         `json:"plans"` // one for each host of the subtree, in the order of their indexes
 	// BasePort is the port on which the first rank of each host listens. The other ranks of the
@@ -175,46 +186,74 @@ type Prepare struct {
 	// ranks listen on others from LowPort to HighPort. 0: the ranks of each host listen on any of
 	// these.
 	BasePort int `json:"base_port,omitempty"`
-	LowPort  int `json:"low_port,omitempty"`  // lowest port that ranks may listen on; 0: they may listen on any port
+	// LowPort is the lowest port that ranks may listen on; 0: they may listen on any port.
+	LowPort  int `json:"low_port,omitempty"`
 	HighPort int `json:"high_port,omitempty"` // highest port that ranks may listen on, if LowPort is not 0
 	// Interface is the interface, address or subnet that the user names, and on which the ranks
 	// choose their addresses themselves. A host that does not have it refuses the job. "": the user
 	// names none, or the hosts need not check it.
 	Interface string `json:"interface,omitempty"`
-	UDP       bool   `json:"udp,omitempty"`    // the UDP ports with the same numbers as the ranks' TCP ports must be free, too
-	Memory    bool   `json:"memory,omitempty"` // the ranks of each host should share a memory file
+	// UDP says that the UDP ports with the same numbers as the ranks' TCP ports must be free, too.
+	UDP    bool `json:"udp,omitempty"`
+	Memory bool `json:"memory,omitempty"` // the ranks of each host should share a memory file
 
-	Stdin    string   `json:"stdin"`              // the ranks that read standard input: rank0, all or none
-	Tag      bool     `json:"tag,omitempty"`      // each line of output begins with a tag such as [3]: the rank that wrote it
-	TagHost  bool     `json:"tag_host,omitempty"` // with Tag, the tag also has the host
-	OneSink  bool     `json:"one_sink,omitempty"` // gorun's stdout and stderr are one file, so the lines of both keep their order
-	PerRank  bool     `json:"per_rank,omitempty"` // each Output must hold bytes of only one rank, because each rank's output goes to files of its own
-	OutTerm  bool     `json:"out_term,omitempty"` // gorun's stdout is a terminal
-	ErrTerm  bool     `json:"err_term,omitempty"` // gorun's stderr is a terminal
-	Notify   bool     `json:"notify,omitempty"`   // the job continues without failed ranks, so each rank gets a socket on which failure notifications arrive
-	Rebind   bool     `json:"rebind,omitempty"`   // a host may bind a rank to another core than planned, if another job uses the planned one
-	Grace    Duration `json:"grace"`              // time between SIGTERM and SIGKILL if an agent ends its ranks without an End from gorun
-	Segments bool     `json:"segments,omitempty"` // the hosts remove shared memory of libfabric that ranks leave in /dev/shm
-	Files    []File   `json:"files,omitempty"`    // files that hosts may need: first the program of each app with Staged, then those that the user names
+	Stdin string `json:"stdin"` // the ranks that read standard input: rank0, all or none
+	// Tag says that each line of output begins with a tag such as [3]: the rank that wrote it.
+	Tag     bool `json:"tag,omitempty"`
+	TagHost bool `json:"tag_host,omitempty"` // with Tag, the tag also has the host
+	// OneSink says that gorun's stdout and stderr are one file, so the lines of both keep their
+	// order.
+	OneSink bool `json:"one_sink,omitempty"`
+	// PerRank says that each Output must hold bytes of only one rank, because each rank's output
+	// goes to files of its own.
+	PerRank bool `json:"per_rank,omitempty"`
+	OutTerm bool `json:"out_term,omitempty"` // gorun's stdout is a terminal
+	ErrTerm bool `json:"err_term,omitempty"` // gorun's stderr is a terminal
+	// Notify says that the job continues without failed ranks. So each rank gets a socket on which
+	// failure notifications arrive.
+	Notify bool `json:"notify,omitempty"`
+	// Rebind says that a host may bind a rank to another core than planned, if another job uses the
+	// planned one.
+	Rebind bool `json:"rebind,omitempty"`
+	// Grace is the time between SIGTERM and SIGKILL if an agent ends its ranks without an End from
+	// gorun.
+	Grace Duration `json:"grace"`
+	// Segments says that the hosts remove shared memory of libfabric that ranks leave in /dev/shm.
+	Segments bool `json:"segments,omitempty"`
+	// Files are files that hosts may need: first the program of each app whose Staged is set, then
+	// the files that the user names.
+	Files []File `json:"files,omitempty"`
 }
 
 // App is a program of the job.
 type App struct {
-	Name     string   `json:"name"`             // as the user wrote it
-	Path     string   `json:"path"`             // absolute path of the executable on each host or, if Staged is set, on gorun's host
-	Staged   string   `json:"staged,omitempty"` // File.Hash of the executable in Prepare.Files; "": each host has the executable at Path
-	Argv     []string `json:"argv"`             // arguments, with argument 0
-	Env      []string `json:"env"`              // variables, NAME=VALUE, which override those in the environment of the host's agent; if there are no other hosts, the whole environment
-	Wdir     string   `json:"wdir"`             // absolute path of the working directory
-	MaxProcs int      `json:"max,omitempty"`    // GOMAXPROCS of each rank; 0: the rank's share of the cores, unless KeepProc is set
-	KeepProc bool     `json:"keep,omitempty"`   // Env has GOMAXPROCS, because the user has set it, so the hosts do not set it
+	Name string `json:"name"` // as the user wrote it
+	// Path is the absolute path of the executable on each host or, if Staged is set, on gorun's
+	// host.
+	Path string `json:"path"`
+	// Staged is File.Hash of the executable in Prepare.Files. If it is "", each host has the
+	// executable at Path.
+	Staged string   `json:"staged,omitempty"`
+	Argv   []string `json:"argv"` // arguments, with argument 0
+	// Env has variables, NAME=VALUE, which override those in the environment of the host's agent.
+	// If there are no other hosts, it is the whole environment.
+	Env  []string `json:"env"`
+	Wdir string   `json:"wdir"` // absolute path of the working directory
+	// MaxProcs is GOMAXPROCS of each rank. 0: the rank's share of the cores, unless KeepProc is
+	// set.
+	MaxProcs int `json:"max,omitempty"`
+	// KeepProc says that Env has GOMAXPROCS, because the user has set it. So the hosts do not set
+	// it.
+	KeepProc bool `json:"keep,omitempty"`
 }
 
 // Plan lists the ranks of one host.
 type Plan struct {
-	Index   int    `json:"index"`
-	Address string `json:"address,omitempty"` // address on which the ranks listen; "": they do not listen, or choose their addresses themselves
-	Ranks   []Rank `json:"ranks"`             // ascending; a rank's index here is its local number
+	Index int `json:"index"`
+	// Address is the address on which the ranks listen. If it is "", they do not listen, or choose
+	// their addresses themselves.
+	Address string `json:"address,omitempty"`
+	Ranks   []Rank `json:"ranks"` // ascending; a rank's index here is its local number
 }
 
 // Rank is a rank of a Plan.
@@ -226,17 +265,21 @@ type Rank struct {
 
 // File is a file that hosts may need: the program of an app, or a file that the user wants to copy.
 type File struct {
-	Hash string `json:"hash"`           // SHA-256, in hexadecimal digits
-	Size int64  `json:"size"`           // in bytes
-	Mode uint32 `json:"mode"`           // permission bits
-	Name string `json:"name"`           // name of the copy in the job's directory on the host
-	Path string `json:"path,omitempty"` // path on gorun's host; a host that has the same file at this path needs no copy
+	Hash string `json:"hash"` // SHA-256, in hexadecimal digits
+	Size int64  `json:"size"` // in bytes
+	Mode uint32 `json:"mode"` // permission bits
+	Name string `json:"name"` // name of the copy in the job's directory on the host
+	// Path is the file's path on gorun's host. A host that has the same file at this path needs no
+	// copy.
+	Path string `json:"path,omitempty"`
 }
 
 // Prepared answers Prepare for a subtree.
 type Prepared struct {
-	Ports  []HostPorts `json:"ports,omitempty"`  // the ports of the ranks of hosts that do not use the ports from BasePort on
-	Need   []string    `json:"need,omitempty"`   // hashes of the files that at least one host of the subtree lacks
+	// Ports has the ports of the ranks of those hosts that do not use the ports from BasePort on.
+	Ports []HostPorts `json:"ports,omitempty"`
+	// Need has the hashes of the files that at least one host of the subtree lacks.
+	Need   []string    `json:"need,omitempty"`
 	Failed []HostError `json:"failed,omitempty"` // hosts that cannot run the job, and why
 
 	// NoMemory lists the hosts that cannot make the memory file that their ranks should share, and
@@ -270,13 +313,17 @@ type Staged struct {
 
 // Start makes the hosts start the ranks.
 type Start struct {
-	Addrs []string `json:"addrs,omitempty"` // address and port of each rank of the job; nil: ranks compute them from Card.Hosts and BasePort, exchange them, or need none
+	// Addrs has the address and port of each rank of the job. It is nil if ranks compute them from
+	// Card.Hosts and BasePort, exchange them, or need none.
+	Addrs []string `json:"addrs,omitempty"`
 }
 
 // Started reports which ranks of the subtree were started.
 type Started struct {
-	Ranks  []StartedRank `json:"ranks"`
-	Failed *StartFailure `json:"failed,omitempty"` // a rank that could not be started: of several, the one with the lowest number; nil: there is none
+	Ranks []StartedRank `json:"ranks"`
+	// Failed describes a rank that could not be started: of several, the one with the lowest
+	// number. It is nil if there is none.
+	Failed *StartFailure `json:"failed,omitempty"`
 }
 
 // StartedRank describes the process of a rank.
@@ -297,16 +344,20 @@ type StartFailure struct {
 // Fence reports that every rank of the subtree is in its N-th PMI fence, counted from 1. If
 // Prepare.Notify is set, a rank that has ended counts as being in every fence.
 type Fence struct {
-	N       int               `json:"n"`
-	Puts    map[string]string `json:"puts,omitempty"`    // what the ranks of the subtree have put into the key-value space since the fence before
-	Waiting bool              `json:"waiting,omitempty"` // a rank that has not ended is in the fence, so the hosts must get Release
+	N int `json:"n"`
+	// Puts is what the ranks of the subtree have put into the key-value space since the fence
+	// before.
+	Puts map[string]string `json:"puts,omitempty"`
+	// Waiting says that a rank that has not ended is in the fence, so the hosts must get Release.
+	Waiting bool `json:"waiting,omitempty"`
 }
 
 // Release makes the hosts end the N-th fence of their ranks, because all ranks of the job are in
 // it.
 type Release struct {
-	N       int               `json:"n"`
-	Puts    map[string]string `json:"puts,omitempty"`    // what all ranks of the job have put since the fence before
+	N int `json:"n"`
+	// Puts is what all ranks of the job have put since the fence before.
+	Puts    map[string]string `json:"puts,omitempty"`
 	Waiting bool              `json:"waiting,omitempty"` // as in Fence, for the whole job
 }
 
@@ -317,18 +368,24 @@ type Watch struct{}
 // has ended. A host sends it after Watch. Without Watch, it begins to send it soon after one of its
 // ranks has ended normally, or after all of them have ended.
 type State struct {
-	Index   int  `json:"index"`   // index of the host
-	Waiting int  `json:"waiting"` // number of the PMI fence in which a rank of the host waits; 0: no rank waits in one
-	Begun   bool `json:"begun"`   // a running rank of the host has called Init
-	Left    int  `json:"left"`    // a rank of the host that has ended and was not in a fence; -1: there is none
-	Absent  int  `json:"absent"`  // a rank of the host that has ended and never called Init; -1: there is none
-	Ended   bool `json:"gone"`    // all ranks of the host have ended; their output may still be on the way
+	Index int `json:"index"` // index of the host
+	// Waiting is the number of the PMI fence in which a rank of the host waits; 0: no rank waits in
+	// one.
+	Waiting int  `json:"waiting"`
+	Begun   bool `json:"begun"`  // a running rank of the host has called Init
+	Left    int  `json:"left"`   // a rank of the host that has ended and was not in a fence; -1: there is none
+	Absent  int  `json:"absent"` // a rank of the host that has ended and never called Init; -1: there is none
+	Ended   bool `json:"gone"`   // all ranks of the host have ended; their output may still be on the way
 }
 
 // Inspect asks every host what its ranks do. A host answers with Inspected.
 type Inspect struct {
-	N      int  `json:"n"`                // number of this Inspect, which is higher than that of each earlier one; the answers have the same number
-	Stacks bool `json:"stacks,omitempty"` // it also asks for the stacks of all goroutines, which the hosts send as Stacks
+	// N is the number of this Inspect, which is higher than that of each earlier one. The answers
+	// have the same number.
+	N int `json:"n"`
+	// Stacks says that it also asks for the stacks of all goroutines, which the hosts send as
+	// Stacks.
+	Stacks bool `json:"stacks,omitempty"`
 }
 
 // Stacks holds the stacks of all goroutines of a rank. It arrives before the Inspected of the
@@ -352,8 +409,10 @@ type Group struct {
 	State *wire.RankState `json:"state,omitempty"` // the answer of each of the ranks; nil: they have not answered
 	// Process is what the kernel reports about the process of each rank, if the ranks have not
 	// answered, such as "sleep sleeps in hrtimer_nanosleep".
-	Process  string `json:"process,omitempty"`
-	NoAnswer bool   `json:"mute,omitempty"` // the ranks have called comm.Init, so they should have answered, but have not
+	Process string `json:"process,omitempty"`
+	// NoAnswer says that the ranks have called comm.Init, so they should have answered, but have
+	// not.
+	NoAnswer bool `json:"mute,omitempty"`
 }
 
 // Request is a PMI-1 request of a rank that only gorun can answer: to publish, look up or unpublish
@@ -415,14 +474,18 @@ type RanksFailed struct {
 
 // Aborted reports that a rank has called Abort or has broken the PMI-1 protocol.
 type Aborted struct {
-	Rank   int    `json:"rank"`
-	PID    int    `json:"pid,omitempty"`    // pid of the rank; 0: not known yet
-	Code   int    `json:"code"`             // the exit code that gorun should have
-	Reason string `json:"reason"`           // why the rank called Abort, or how it broke the protocol; "": it gave no reason
+	Rank int `json:"rank"`
+	PID  int `json:"pid,omitempty"` // pid of the rank; 0: not known yet
+	Code int `json:"code"`          // the exit code that gorun should have
+	// Reason says why the rank called Abort, or how it broke the protocol; "": it gave no reason.
+	Reason string `json:"reason"`
 	Broken bool   `json:"broken,omitempty"` // the rank has broken the PMI-1 protocol; false: it has called Abort
 
-	Consequence bool `json:"consequence,omitempty"` // the rank says that it called Abort because another rank had failed
-	AfterEnd    bool `json:"after_end,omitempty"`   // the rank had already got SIGTERM or SIGKILL, because its host had begun to end the ranks
+	// Consequence is set if the rank says that it called Abort because another rank had failed.
+	Consequence bool `json:"consequence,omitempty"`
+	// AfterEnd says that the rank had already got SIGTERM or SIGKILL, because its host had begun to
+	// end the ranks.
+	AfterEnd bool `json:"after_end,omitempty"`
 }
 
 // Exited reports a rank that has not ended normally. A rank has ended normally if it exited with
@@ -434,20 +497,25 @@ type Exited struct {
 
 // Exit describes how a rank ended.
 type Exit struct {
-	Rank   int    `json:"rank"`
-	PID    int    `json:"pid"`
-	Code   int    `json:"code,omitempty"`   // exit code of the rank; 0 if a signal ended it
-	Signal int    `json:"signal,omitempty"` // signal that ended the rank; 0: none
-	At     int64  `json:"at"`               // when the rank ended: ns since 1970, by the clock of its host
-	Early  bool   `json:"early,omitempty"`  // the rank had called Init and not Finalize
-	Final  bool   `json:"final,omitempty"`  // all ranks of the host have ended, this one as the last
-	Joined bool   `json:"joined,omitempty"` // the rank had called Init
-	Memory string `json:"memory,omitempty"` // why SIGKILL may have ended the rank: a text about memory that has run out; "": no such reason is known
-	Late   bool   `json:"late,omitempty"`   // SIGKILL ended the rank, after the grace period of End was over
-	Stuck  bool   `json:"stuck,omitempty"`  // the process has not ended after SIGKILL, probably because it waits in the kernel; the host no longer waits for it
+	Rank   int   `json:"rank"`
+	PID    int   `json:"pid"`
+	Code   int   `json:"code,omitempty"`   // exit code of the rank; 0 if a signal ended it
+	Signal int   `json:"signal,omitempty"` // signal that ended the rank; 0: none
+	At     int64 `json:"at"`               // when the rank ended: ns since 1970, by the clock of its host
+	Early  bool  `json:"early,omitempty"`  // the rank had called Init and not Finalize
+	Final  bool  `json:"final,omitempty"`  // all ranks of the host have ended, this one as the last
+	Joined bool  `json:"joined,omitempty"` // the rank had called Init
+	// Memory says why SIGKILL may have ended the rank: a text about memory that has run out; "": no
+	// such reason is known.
+	Memory string `json:"memory,omitempty"`
+	Late   bool   `json:"late,omitempty"` // SIGKILL ended the rank, after the grace period of End was over
+	// Stuck says that the process has not ended after SIGKILL, probably because it waits in the
+	// kernel. The host no longer waits for it.
+	Stuck bool `json:"stuck,omitempty"`
 
-	Usage   *Usage        `json:"usage,omitempty"`   // nil: not known
-	Account *wire.Account `json:"account,omitempty"` // what the rank has reported in Finalize about its messages; nil: not known
+	Usage *Usage `json:"usage,omitempty"` // nil: not known
+	// Account is what the rank has reported in Finalize about its messages; nil: not known.
+	Account *wire.Account `json:"account,omitempty"`
 
 	// From the next fields gorun finds the rank whose failure caused the others. AfterEnd: the host
 	// had begun to end its ranks before this rank ended. The other two describe this rank at the
@@ -489,15 +557,21 @@ type End struct {
 	// Linger is how long a busy rank may continue before it gets SIGTERM, because it may be about
 	// to write an error message and end by itself. The grace period begins after Linger.
 	Linger Duration `json:"linger,omitempty"`
-	Except int      `json:"except"`          // a rank that gets no SIGTERM, because it called Abort and is about to end by itself; -1: none
-	Asked  bool     `json:"asked,omitempty"` // the ranks get no SIGTERM, because another process has sent it to them already
+	// Except is a rank that gets no SIGTERM, because it called Abort and is about to end by itself;
+	// -1: there is none.
+	Except int `json:"except"`
+	// Asked says that the ranks get no SIGTERM, because another process has sent it to them
+	// already.
+	Asked bool `json:"asked,omitempty"`
 }
 
 // Ended reports that all ranks of the subtree have ended, and that all their output was sent before
 // it.
 type Ended struct {
-	Exits []Exit `json:"exits"`           // one for each rank of the subtree that was started
-	Tails []Tail `json:"tails,omitempty"` // the last lines of stderr of ranks that have not ended normally and have written such lines
+	Exits []Exit `json:"exits"` // one for each rank of the subtree that was started
+	// Tails has the last lines of stderr of ranks that have not ended normally and have written
+	// such lines.
+	Tails []Tail `json:"tails,omitempty"`
 }
 
 // Tail holds the last lines that a rank wrote to stderr.

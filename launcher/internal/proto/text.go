@@ -51,7 +51,8 @@ func unescaped(s string) (_ string, ok bool) {
 // f changes. If f changes nothing, rewritten returns v itself, and changed is false.
 func rewritten(v reflect.Value, f func(string) string) (out reflect.Value, changed bool) {
 	out = v
-	own := func() reflect.Value { // makes out a copy of v, if it is not one yet, and returns out, which may now be changed
+	// own makes out a copy of v, if it is not one yet, and returns out, which may now be changed.
+	own := func() reflect.Value {
 		if !changed {
 			out, changed = reflect.New(v.Type()).Elem(), true
 			out.Set(v)

@@ -22,7 +22,9 @@ const (
 // Rule is a rule by which ranks are placed on hosts: see place.Policy.MapBy.
 type Rule struct {
 	Unit Unit
-	Per  int // number of ranks on each unit, the N of a rule ppr:N:UNIT; 0: another rule, so the slots of the hosts give the number
+	// Per is the number of ranks on each unit: the N of a rule ppr:N:UNIT. It is 0 for another
+	// rule; the slots of the hosts then give the number.
+	Per int
 }
 
 // Expected lists the rules in the form that users write, for messages.
