@@ -87,7 +87,7 @@ func lowest(list map[int]int) int {
 // that continues without failed ranks needs no such check, because in such a job ranks that have
 // ended count as being in every fence.
 func (r *run) checkState(s proto.State) {
-	if len(r.states.of) == 0 && (!s.Ended || r.used > 1) && r.job.OnFailure != job.FailNotify {
+	if len(r.states.of) == 0 && r.outcome == nil && (!s.Ended || r.used > 1) && r.job.OnFailure != job.FailNotify {
 		r.node.Do(proto.Watch{})
 	}
 	r.states.note(s)

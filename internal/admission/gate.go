@@ -284,10 +284,10 @@ func (g *Gate) callerWaits() bool {
 	return err == nil && n > 0
 }
 
-// Await blocks until bytes or the end of the stream have arrived. It reads nothing. If nothing
-// arrives within SilentTime, Await returns [ErrSilent]. If the gate has closed the connection to
-// make room, Await returns net.ErrClosed. After Await has returned nil, reads of c have no
-// deadline.
+// Await blocks until a read would return at once: with bytes, at the end of the stream, or with an
+// error. It reads nothing. If nothing arrives within SilentTime, Await returns [ErrSilent]. If the
+// gate has closed the connection, Await returns net.ErrClosed. After Await has returned nil, reads
+// of c have no deadline.
 func (c *Conn) Await() error {
 	raw, err := c.SyscallConn()
 	if err == nil {

@@ -183,9 +183,11 @@ func (c *Config) pick(fam Family, f facts) int {
 	return byAuto
 }
 
-// Pick chooses the algorithm of a call on a communicator with Host h. uses reports whether the
-// algorithm uses shared memory, of all ranks or within the hosts. If it does, the caller makes the
-// call with a HostLink whose method Host returns h and picked; otherwise the call needs no HostLink.
+// Pick chooses the algorithm of a collective on a communicator with Host h. picked stands for the
+// algorithm (see [HostLink]). uses reports whether the algorithm uses shared memory: memory that all
+// ranks share, or, if it is the hierarchical one, memory that the ranks of each host share. If uses
+// is true, the caller runs the collective over a HostLink whose method Host returns h and picked. If
+// uses is false, any Link will do.
 //
 // count is the number of bytes: of the vector (Bcast, Reduce, Allreduce, Scan, Exscan), of one
 // block (Gather, Scatter, Allgather, Alltoall, ReduceScatterBlock) or of all blocks (Allgatherv,

@@ -378,11 +378,12 @@ type peer struct {
 	credit          int    // bytes of the peer's memory for unexpected messages that this rank may still use
 	unexpectedBytes int    // bytes of this rank's memory for unexpected messages that the peer uses
 	owed            int    // bytes of credit that this rank has not yet returned to the peer
-	// Requests that wait for room in the endpoint, by kind. retry starts them in the order of these
+	// Requests that wait for room in the endpoint, by kind. retry usually starts them in the order of these
 	// fields.
 	control list // messages of the engine itself and of ports, RMA operations, remote atomics
 	data    list // sends of the program, and of MsgLeave, of which nothing has left yet
 	streams list // sends by rendezvous without RMA, of which a segment is the next to leave
+	starved bool // streams is not empty, and the last retry has moved none of them
 	// The endpoint had no room for the last operation on the peer (ErrAgain or ErrAbsent), or
 	// Engine.attempt has just sent streamBurst bytes of a rendezvous to the peer.
 	noRoom bool

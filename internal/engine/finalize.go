@@ -9,7 +9,7 @@ import (
 
 // Ranks in Finalize
 //
-//	rank 1: Leave ── MsgLeave, behind all its messages ──► rank 0: what waits for rank 1 fails
+//	rank 1: Leave ── MsgLeave, behind its other messages ─► rank 0: what waits for rank 1 fails
 //	                                                                with ErrFinalized
 //	rank 0 waits for rank 1; no messages so far  ── MsgCredit of 0 bytes ──► rank 1
 //	        ◄── MsgLeave, if rank 1 is in Finalize ─────────────────────────────┘
@@ -20,8 +20,8 @@ import (
 // for example, a receive or blocking probe that names the rank, a wait for a word that the rank
 // stores (Context.Await), and a send that waits for its receive. A nonblocking probe finds nothing.
 //
-// MsgLeave travels in the same queue as the program's messages, so all messages that the rank has
-// sent earlier arrive before it. The rank sends MsgLeave to the peers with which it has exchanged
+// MsgLeave travels in the same queue as the program's messages, so the headers of all messages that
+// the rank has sent earlier arrive before it. The data of a rendezvous may follow it. The rank sends MsgLeave to the peers with which it has exchanged
 // messages. Other peers seldom wait for this rank. If one does, its QueryPeers sends this rank a
 // MsgCredit of 0 bytes, and this rank answers with MsgLeave.
 //

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
@@ -522,10 +523,58 @@ func TestSmallMessageBesideStream(t *testing.T) {
 	require.False(t, small.Done())
 	h.again = false
 	c.e.mu.Lock()
+	c.e.retry() // the stream comes first, because it has not moved
 	c.e.retry()
 	c.e.mu.Unlock()
 	require.True(t, small.Done())
 	require.False(t, long.Done())
 	_, err = small.Wait(background)
 	require.NoError(t, err)
+}
+
+// TestStreamIsNotStarved: the endpoint has room for small messages, but not for a segment of a long one. Since
+// the stream has not moved, the next retry tries its segment first, and keeps small messages back. After
+// the stream has moved, small messages come first again.
+func TestStreamIsNotStarved(t *testing.T) {
+	h := &hooks{}
+	c, s := openHooked(t, h, noAsync, inproc.WithoutRMA())
+	long := c.Isend(make([]byte, 2<<20), Env{Peer: 1, Tag: 1})
+	onlySmall := func(op *transport.Op) bool { return len(op.Data) > 100 }
+	h.refuses = onlySmall
+	s.sendMessage(t, wire.Message{Kind: wire.MsgCTS, Length: 2 << 20}) // the handle 0 identifies long
+	_, _, err := long.Test()
+	require.NoError(t, err)
+	small := func() Request { // a small send that is queued
+		h.again = true
+		r := c.Isend([]byte{1}, Env{Peer: 1, Tag: 2})
+		h.again = false
+		require.False(t, r.Done())
+		return r
+	}
+	retry := func() {
+		c.e.mu.Lock()
+		c.e.retry()
+		c.e.mu.Unlock()
+	}
+	first := small()
+	retry()
+	require.False(t, first.Done(), "the stream has not moved, so it comes first")
+	h.refuses = nil
+	retry()
+	require.False(t, first.Done(), "the stream has sent a burst")
+	h.refuses = onlySmall
+	retry()
+	require.True(t, first.Done())
+	second := small()
+	retry()
+	require.False(t, second.Done())
+	h.refuses = nil
+	retry()
+	retry()
+	require.True(t, second.Done())
+	for _, r := range []Request{first, second} {
+		_, err = r.Wait(background)
+		require.NoError(t, err)
+	}
+	require.False(t, long.Done())
 }

@@ -98,10 +98,12 @@ var noAsync = map[string]string{"engine.async_progress": "false"}
 // hooks intercepts the calls of an engine to its transport. Function fields may be nil. The engine
 // calls all of them under its lock, except wait and shutdown.
 type hooks struct {
-	again bool                   // Send and Read of the endpoint return ErrAgain, as if it had no room
-	full  bool                   // RegisterMemory returns ErrAgain, as if there were no room for a region
-	hold  bool                   // completions of operations are not delivered, but kept in held
-	held  []transport.Completion // completions that were kept, which are delivered once hold is false
+	again bool // Send and Read of the endpoint return ErrAgain, as if it had no room
+	// refuses says for which messages Send of the endpoint returns ErrAgain; nil: for none.
+	refuses func(op *transport.Op) bool
+	full    bool                   // RegisterMemory returns ErrAgain, as if there were no room for a region
+	hold    bool                   // completions of operations are not delivered, but kept in held
+	held    []transport.Completion // completions that were kept, which are delivered once hold is false
 	// Runs before each Read of the queue; if it returns n > 0 or an error, the Read returns the
 	// first n of entries and the error.
 	read     func() (int, error)
@@ -149,6 +151,9 @@ func (e hookedEndpoint) post() error {
 func (e hookedEndpoint) Send(op *transport.Op) (bool, error) {
 	if err := e.post(); err != nil {
 		return false, err
+	}
+	if e.h.refuses != nil && e.h.refuses(op) {
+		return false, transport.ErrAgain
 	}
 	return e.Endpoint.Send(op)
 }

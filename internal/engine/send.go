@@ -200,8 +200,8 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 }
 
 // submit starts the next operation of a request. If other requests of its kind to the same peer are
-// queued, or the endpoint has no room, submit puts the request into their queue instead. While
-// drain runs, submit starts no stream.
+// queued, or the endpoint has no room, submit puts the request into their queue instead. It also
+// queues a stream if any other request to the peer is queued, and while drain runs.
 func (e *Engine) submit(r *request) {
 	p := &e.peers[r.peer]
 	q, wait := &p.control, false
@@ -209,7 +209,7 @@ func (e *Engine) submit(r *request) {
 	case r.kind == kindSend && r.phase == phaseQueued:
 		q = &p.data
 	case r.kind == kindSend && r.phase == phaseStreaming:
-		q, wait = &p.streams, e.draining
+		q, wait = &p.streams, e.draining || p.control.head != nil || p.data.head != nil
 	}
 	if wait || q.head != nil || !e.attempt(r) {
 		e.enqueue(q, r)
@@ -429,39 +429,66 @@ func (e *Engine) stall(peer int32) {
 }
 
 // retry starts the requests in the queues of all peers, until an endpoint has no room for a peer's
-// next one. It sends at most one streamBurst to each peer, after the other requests, so a small
-// message does not wait for the end of a stream. It returns the number of requests of which it has
-// sent something.
+// next one. It returns the number of requests of which it has sent something.
+//
+// For each peer, retry serves the messages of the engine itself first, then the sends of the
+// program, and streams last, so a small message does not wait for the end of a stream. But a segment
+// of a stream needs more room than a small message. So if no stream of the peer could move in the
+// last retry, streams come first, and the other requests wait for at most one streamBurst.
 func (e *Engine) retry() (n int) {
 	e.stalled, e.stalledSpare = e.stalledSpare[:0], e.stalled
 	for _, i := range e.stalledSpare {
 		p := &e.peers[i]
 		p.noRoom = false
-		for _, q := range [...]*list{&p.control, &p.data, &p.streams} {
-			for q.head != nil && !p.noRoom {
-				r := q.pop()
-				offset := r.offset
-				switch {
-				case e.attempt(r):
-					p.noRoomSince = 0
-					n++
-				case r.phase == phaseStreaming:
-					if r.offset > offset {
-						p.noRoomSince = 0
-						n++
-					}
-					q.push(&r.node) // at the end, so that the streams to this peer take turns
-				default:
-					q.pushFront(&r.node)
-				}
-			}
+		moved := 0
+		if p.starved {
+			moved = e.serve(p, &p.streams)
 		}
+		n += e.serve(p, &p.control) + e.serve(p, &p.data)
+		if !p.starved {
+			moved = e.serve(p, &p.streams)
+		}
+		n += moved
+		p.starved = p.streams.head != nil && moved == 0
 		p.isQueued = false
 		if p.control.head != nil || p.data.head != nil || p.streams.head != nil {
 			e.stall(i)
 		} else {
 			p.noRoomSince = 0
 		}
+	}
+	return n
+}
+
+// serve starts the requests in q, a queue of peer p, in their order. It ends if the endpoint has no
+// room for the next one, or if streams have sent a streamBurst. It returns the number of requests of
+// which it has sent something.
+func (e *Engine) serve(p *peer, q *list) (n int) {
+	sent := 0 // bytes of streams
+	for q.head != nil && !p.noRoom {
+		r := q.pop()
+		streams, offset, total := r.phase == phaseStreaming, r.offset, r.total
+		switch {
+		case e.attempt(r):
+			n++
+			if streams {
+				sent += total - offset
+			}
+		case streams:
+			if r.offset > offset {
+				n++
+			}
+			sent += r.offset - offset
+			q.push(&r.node) // at the end, so that the streams to this peer take turns
+		default:
+			q.pushFront(&r.node)
+		}
+		if sent >= streamBurst && q.head != nil {
+			p.noteNoRoom(nil)
+		}
+	}
+	if n > 0 {
+		p.noRoomSince = 0
 	}
 	return n
 }

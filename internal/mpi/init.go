@@ -30,7 +30,7 @@ import (
 // Tests and package commtest use Setup.
 type Setup struct {
 	World     *bootstrap.World     // instead of the world that the launcher of this process describes
-	Providers []transport.Provider // in order of preference, instead of transport.use
+	Providers []transport.Provider // in order of preference, instead of those that the tunable transport.use names
 	// Engine is called with the engine before the program's first message. It may be nil.
 	Engine func(*engine.Engine)
 	Exit   func(code int, reason string) // abort calls it instead of os.Exit

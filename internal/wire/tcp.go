@@ -177,9 +177,10 @@ func TCPMsgLen(b []byte) (head, n int, ok bool) {
 }
 
 // Parse reads the prefix and the header of a frame other than a msg from the beginning of b. It
-// returns their size; 0 without an error: b does not hold all of them yet. If the prefix is correct
-// and only the header is wrong, Parse returns the size together with the error. Parse does not
-// verify the checks.
+// returns the size of both together. If b does not hold all of them yet, it returns 0 and no error.
+// Parse does not verify the two checks in the prefix (see [TCPCheck]): the caller does. So that the
+// caller can verify the check of a header that is wrong, Parse returns the size together with the
+// error if only the header is wrong.
 func (f *TCPFrame) Parse(b []byte) (int, error) {
 	if len(b) < TCPPrefixSize {
 		return 0, nil

@@ -22,7 +22,8 @@ import (
 
 const (
 	leastEager = 12 << 10 // the smallest limit in bytes
-	mostEager  = 32 << 10 // the largest limit in bytes
+	mostEager  = 32 << 10 // the largest limit in bytes if the kernel copies
+	mostTwice  = 64 << 10 // the largest limit in bytes if it does not, so all data is copied twice
 	trialSize  = 16 << 10 // bytes of a copy that is measured
 	trials     = 4        // number of copies that are measured; the shortest time counts
 	// eagerPerMicrosecond is the limit, before eagerLimit rounds and bounds it, in bytes per
@@ -31,18 +32,24 @@ const (
 )
 
 // eagerLimit returns the eager limit in bytes. trial is the time in which the kernel copies
-// trialSize bytes. A ring of ringBytes bytes has room for three messages with as much data as the
+// trialSize bytes, or noKernelCopy. A ring of ringBytes bytes has room for three messages with as much data as the
 // limit, unless the limit is leastEager.
 func eagerLimit(trial time.Duration, ringBytes int) int {
-	limit := min(int(min(trial, time.Second)*eagerPerMicrosecond/time.Microsecond), mostEager, ringBytes/4)
+	most := mostEager
+	if trial >= noKernelCopy {
+		most = mostTwice
+	}
+	limit := min(int(min(trial, noKernelCopy)*eagerPerMicrosecond/time.Microsecond), most, ringBytes/4)
 	return max(1<<bits.Len(uint(limit))>>1, leastEager)
 }
 
+// noKernelCopy is the result of kernelCopyTime if the kernel refuses to copy.
+const noKernelCopy = time.Second
+
 // kernelCopyTime measures, at its first call, the shortest time in which the kernel copies
-// trialSize bytes within this process, and returns it. If the kernel refuses to copy, it returns a
-// second.
+// trialSize bytes within this process, and returns it.
 var kernelCopyTime = sync.OnceValue(func() time.Duration {
-	least := time.Second
+	least := noKernelCopy
 	from, to := make([]byte, trialSize), make([]byte, trialSize)
 	pid, addr := os.Getpid(), addressOf(from)
 	for range trials {

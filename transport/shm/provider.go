@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -95,7 +94,7 @@ func (d *domain) openOwn() error {
 // the host or, if that is not known yet, the largest possible number.
 func (d *domain) setLimits(locals int) {
 	d.maxMsg = maxMessage(ringLines(locals))
-	trial := time.Second // without single copies, as if a copy by the kernel took very long
+	trial := noKernelCopy
 	if d.singleCopy() {
 		trial = kernelCopyTime()
 	}

@@ -25,8 +25,8 @@ type SSH struct {
 	Command []string
 	// Agent is the path of gorun on the hosts; "~/" at its beginning is the user's home. The program
 	// at this path may be another executable, for example for another architecture, but must have the
-	// same Version. "": ssh runs a copy of this program if one exists on the host: at the path that
-	// this program has here, in PATH, or in the user's cache. Otherwise this program is copied to the
+	// same Version. "": ssh runs a copy of Executable if one exists on the host: at the path that
+	// Executable has here, in PATH, or in the user's cache. Otherwise Executable is copied to the
 	// cache.
 	Agent string
 	// Timeout is how long a host may be silent while it is being connected; 0: 10 seconds.
@@ -34,7 +34,8 @@ type SSH struct {
 	// Log gets lines about each step, and the lines that ssh and the agents write to stderr. Each
 	// line begins with the host. nil: no log. Several goroutines may call it at the same time.
 	Log func(line string)
-	// Executable is the program to run; the zero Executable: this program.
+	// Executable is the program that runs as agent on the hosts if Agent is ""; the zero Executable:
+	// this program.
 	Executable Executable
 }
 

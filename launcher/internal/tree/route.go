@@ -201,8 +201,8 @@ func (n *Node) setRoutes(plans []proto.Plan) error {
 	return nil
 }
 
-// rankOf returns the subtree on whose hosts a rank runs. It returns nil if the rank runs neither
-// here nor below.
+// rankOf returns the subtree in which a rank runs: that of this node's own process manager, or that
+// of a child. It returns nil if the rank runs in none of them.
 func (n *Node) rankOf(rank int) *subtree {
 	i, found := slices.BinarySearchFunc(n.runs, rank, func(r route, rank int) int { return cmp.Compare(r.first, rank) })
 	if !found {
