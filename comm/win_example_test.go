@@ -34,8 +34,9 @@ func ExampleNewWin() {
 		}
 		return w.Free()
 	})
-	// Output: [0 0 0.5 0] [1 0.5] comm: Put (win 0.1, rank 2): outside the target's part of the
-	// window: 2 elements from element 3 on, but the part has 4
+	// Output:
+	// [0 0 0.5 0] [1 0.5]
+	// comm: Put (win 0.1, rank 2): outside the target's part of the window: 2 elements from element 3 on, but the part has 4
 }
 
 // A shared counter: all ranks draw numbers from an element of rank 0's part. Rank 0 need not call
