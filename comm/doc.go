@@ -40,11 +40,14 @@
 //   - from one rank to all: [Bcast], [Scatter], [Scatterv]
 //   - from all ranks to one: [Gather], [Gatherv]
 //   - from all ranks to all: [Allgather], [Allgatherv], [Alltoall], [Alltoallv]
+//   - parts of lengths that only their senders know: [GathervAlloc], [AllgathervAlloc],
+//     [ScattervAlloc], [AlltoallvAlloc]
 //
 // Reductions:
-//   - [Reduce], [Allreduce], [ReduceScatter], [ReduceScatterBlock], [Scan], [Exscan]
+//   - [Reduce], [Allreduce], [ReduceScatter], [ReduceScatterBlock], [Scan], [Exscan]; of one
+//     element: [AllreduceOne]
 //   - operations: [Sum], [Prod], [Min], [Max], [MinLoc], [MaxLoc], [Land], [Lor], [Lxor], [Band],
-//     [Bor], [Bxor], and functions of the program: [OpFunc]; by name: [OpByName]
+//     [Bor], [Bxor], and functions of the program: [OpOf], [OpFunc]; by name: [OpByName]
 //
 // Windows, for one-sided operations:
 //   - make and free: [NewWin], [WinOf], [Win.Free]

@@ -117,6 +117,20 @@ func OpFunc[T any](commutes bool, f func(inout, in []T)) OpFor[T] {
 	return func() Op[T] { return op }
 }
 
+// OpOf returns an operation that calls f for each pair of elements. a is the operand of the lower
+// ranks. The operation must be associative, and need not be commutative. It is [OpFunc] with a
+// function of two elements, and costs a call of f for each element.
+func OpOf[T any](f func(a, b T) T) OpFor[T] {
+	if f == nil {
+		return OpFunc[T](false, nil)
+	}
+	return OpFunc(false, func(inout, in []T) {
+		for i, a := range in {
+			inout[i] = f(a, inout[i])
+		}
+	})
+}
+
 // Replace returns the origin's element. Only [Win.Accumulate], [Win.GetAccumulate], [Win.FetchOp]
 // and their request forms accept it (MPI_REPLACE, MPI 4.1 §12.3.4).
 func Replace[T any]() Op[T] { return Op[T]{mpi.BuiltIn(mpi.OpReplace)} }

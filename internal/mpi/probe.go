@@ -164,8 +164,8 @@ func (c *Comm) MprobeSized(t *elem.Type, source, tag int) (m *Message, n int, st
 	return m, n, m.st, nil
 }
 
-// RenamedTo returns err, which Mrecv has returned, as an error of the call op, which has called
-// Mrecv.
+// RenamedTo returns err as an error of the call op, which has made the call that returned err. If err
+// is nil, RenamedTo returns nil.
 func RenamedTo(err error, op string) error { return renamed(err, op) }
 
 // probeSized blocks until a message arrives, takes it out of matching as Mprobe does, stores it in
@@ -204,8 +204,11 @@ var memory = sync.OnceValue(func() int {
 // renamed returns err, with op as the name of the call if err is an *Error. op is the call that the
 // program has made.
 func renamed(err error, op string) error {
-	if e, ok := err.(*Error); ok { //nolint:errorlint // the callers pass an error that this package has just made
-		e.Op = op
+	e, ok := err.(*Error) //nolint:errorlint // the error of a call, not one that it wraps
+	if !ok {
+		return err
 	}
-	return err
+	of := *e // a copy, because the error may also be the cause of a revocation
+	of.Op = op
+	return &of
 }
