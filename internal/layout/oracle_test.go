@@ -164,6 +164,7 @@ func (m Dim) has(i int) bool {
 		return true
 	case Block:
 		return i/m.block() == m.Coord
+	default:
+		return i/m.block()%m.Procs == m.Coord
 	}
-	return i/m.block()%m.Procs == m.Coord
 }
