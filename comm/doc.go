@@ -31,8 +31,9 @@
 //   - [SendValue], [RecvValue]
 //
 // Requests:
-//   - one [Request]: [Request.Wait], [Request.Test], [Request.Cancel]
-//   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]
+//   - one [Request]: [Request.Wait], [Request.WaitContext], [Request.Test], [Request.Cancel]
+//   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]; in the order of
+//     their ends: [Completed]
 //
 // Collectives. The name of each nonblocking form begins with I and a lower-case letter, as in
 // [Ibcast]:

@@ -1,6 +1,9 @@
 package comm
 
 import (
+	"context"
+	"iter"
+
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/mpi"
 )
@@ -15,7 +18,8 @@ import (
 // [Comm.Finalize] reports the requests that failed or did not complete.
 type Request mpi.Request
 
-// Completion is the result of one request that [WaitSome] or [TestSome] has found complete.
+// Completion is the result of one request that [WaitSome], [TestSome] or [Completed] has found
+// complete.
 type Completion struct {
 	Index  int // of the request in the slice of requests
 	Status Status
@@ -60,6 +64,14 @@ func Irecv[T any](c *Comm, buf []T, source, tag int) Request {
 func (r Request) Wait() (Status, error) {
 	in := mpi.Request(r)
 	st, err := in.Wait()
+	return received(st, in.ElemSize()), err
+}
+
+// WaitContext is [Request.Wait] with another context than the communicator's. If ctx ends first,
+// WaitContext returns its error, and the operation continues, also if it is a collective.
+func (r Request) WaitContext(ctx context.Context) (Status, error) {
+	in := mpi.Request(r)
+	st, err := in.WaitContext(ctx)
 	return received(st, in.ElemSize()), err
 }
 
@@ -121,4 +133,21 @@ func WaitSome(rs []Request, done []Completion) ([]Completion, error) {
 // TestSome is [WaitSome], except that it does not block (MPI_Testsome).
 func TestSome(rs []Request, done []Completion) []Completion {
 	return cast[Completion](mpi.TestSome(requests(rs), cast[mpi.Completion](done)))
+}
+
+// Completed returns the requests in the order in which they complete, and sets each to zero:
+//
+//	for done := range comm.Completed(rs) { … rs[done.Index] … }
+//
+// The loop blocks as [WaitAny] does, and ends when all requests are zero. If a context ends first,
+// the last Completion has the index -1 and the context's error.
+func Completed(rs []Request) iter.Seq[Completion] {
+	return func(yield func(Completion) bool) {
+		for {
+			c := outcome(mpi.WaitAny(requests(rs)))
+			if c.Index < 0 && c.Err == nil || !yield(c) || c.Index < 0 {
+				return
+			}
+		}
+	}
 }

@@ -205,6 +205,18 @@ func (r Request) Wait() (Status, error) {
 	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
 }
 
+// WaitContext implements comm.Request.WaitContext, which documents the call.
+func (r Request) WaitContext(ctx context.Context) (Status, error) {
+	if r.c == nil {
+		return Status{}, nil
+	}
+	if e := r.c.completed; e != nil {
+		return e.result()
+	}
+	st, err := r.r.Wait(ctx)
+	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
+}
+
 // context returns the context whose end makes a Wait for the request return.
 func (r *Request) context() context.Context {
 	if r.call.op() == opCollective {
