@@ -64,6 +64,7 @@
 //   - [Comm.Rank], [Comm.Size], [Comm.Transport]
 //   - new communicators: [Comm.Dup], [Comm.Split], [Comm.SplitNode], [Comm.Create],
 //     [Comm.CreateGroup]; [Comm.Free]
+//   - grids of ranks: [Dims]
 //   - limits of time: [Comm.WithContext], [Unfinished]
 //   - groups: [Comm.Group], [Group.Incl], [Group.Excl], [Group.Union], [Group.Translate], and other
 //     methods of [Group]
