@@ -98,6 +98,7 @@ var operations = []struct {
 	{"ring", 5, func(k *call) error { return k.subject().ring(k) }},
 	{"barriers", 3, barriers},
 	{"sums", 4, sums},
+	{"parts", 4, parts},
 	{"window", 12, func(k *call) error { return k.subject().window(k) }},
 	{"crowd", 3, crowd},
 	{"contention", 5, func(k *call) error { return contentions[k.rng.IntN(len(contentions))](k) }},
