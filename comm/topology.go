@@ -8,6 +8,6 @@ import "github.com/weft-hpc/weft/internal/mpi"
 // chooses descend, and the largest of them is as small as possible, then the second largest, and so
 // on: Dims(12, 0, 0) returns 4 and 3. Dims is local.
 //
-// Errors: ErrArg if ranks is less than 1, if a number is negative, or if the numbers in dims do not
-// divide ranks.
+// Errors: ErrArg if ranks is less than 1 or more than math.MaxInt32, if a number is negative, or if
+// the numbers in dims do not divide ranks.
 func Dims(ranks int, dims ...int) ([]int, error) { return mpi.Dims(ranks, dims...) }

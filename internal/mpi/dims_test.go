@@ -1,6 +1,7 @@
 package mpi_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +24,7 @@ func TestDims(t *testing.T) {
 		{30, []int{0}, []int{30}},
 		{1, nil, []int{}},
 		{1 << 20, []int{0, 0, 0}, []int{128, 128, 64}},
-		{1000003, []int{0, 0}, []int{1000003, 1}},
+		{math.MaxInt32, []int{0, 0}, []int{math.MaxInt32, 1}}, // a prime number
 	} {
 		got, err := comm.Dims(x.ranks, x.dims...)
 		require.NoError(t, err)
@@ -32,7 +33,7 @@ func TestDims(t *testing.T) {
 	for _, x := range []struct {
 		ranks int
 		dims  []int
-	}{{0, []int{0}}, {-1, []int{0}}, {4, []int{-1, 0}}, {5, []int{2, 0}}, {6, []int{2, 2}}, {2, nil}, {4, []int{3}}} {
+	}{{0, []int{0}}, {math.MaxInt32 + 1, []int{0}}, {-1, []int{0}}, {4, []int{-1, 0}}, {5, []int{2, 0}}, {6, []int{2, 2}}, {2, nil}, {4, []int{3}}} {
 		_, err := comm.Dims(x.ranks, x.dims...)
 		require.ErrorIs(t, err, comm.ErrArg, "%d ranks in %v", x.ranks, x.dims)
 		require.ErrorContains(t, err, "Dims")
