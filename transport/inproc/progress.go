@@ -453,7 +453,7 @@ func (q *queue) FD() (int, bool) {
 			return -1, false
 		}
 		b.waker = w
-		if b.signaled {
+		if len(b.wake) > 0 { // an event or a Signal came before the descriptor existed
 			b.notifyLocked()
 		}
 	}

@@ -20,6 +20,7 @@ var waitCases = []testCase{
 	{name: "wake-ups by descriptor", needs: transport.CapWaitFD, run: func(w *world) { testPingPong(w, 1_000, waitByFD) }},
 	{name: "signal", run: testSignal},
 	{name: "signal by descriptor", needs: transport.CapWaitFD, run: testSignalFD},
+	{name: "descriptor after the event", needs: transport.CapWaitFD, run: testLateFD},
 	{name: "wait with a limit", run: testWaitLimit},
 	{name: "idle ranks use no processor", run: testIdle},
 }
@@ -136,6 +137,31 @@ func testSignalFD(w *world) {
 		}
 		return nil
 	})
+}
+
+// testLateFD has a message arrive after Arm and before the first call of FD. The descriptor must
+// be readable then.
+func testLateFD(w *world) {
+	w.traffic(traffic{count: 2, sizes: []int{8}, headers: []int{16}, window: 1})
+	if len(w.ranks) == 1 {
+		return
+	}
+	to, from := w.ranks[0], w.ranks[1]
+	got := 0
+	to.onMsg = func(transport.Addr, []byte) error { got++; return nil }
+	// The first Wait ends by a Signal of the traffic before, if there is one left.
+	require.NoError(w.t, to.arm())
+	require.NoError(w.t, to.cq.Wait(0))
+	require.NoError(w.t, to.arm())
+	q := &request{op: transport.Op{Peer: to.id, HeaderLen: 16}}
+	require.NoError(w.t, from.send(q))
+	require.NoError(w.t, from.until("send", func() bool { return !q.busy }))
+
+	start := time.Now()
+	require.NoError(w.t, pollFD(to, timeout))
+	require.Less(w.t, time.Since(start), timeout/2, "the descriptor did not become readable")
+	require.NoError(w.t, to.cq.Wait(0))
+	require.NoError(w.t, to.until("receive", func() bool { return got == 1 }))
 }
 
 // signalFirst checks that a Signal ends the next sleep if it comes before Arm, and if it comes
