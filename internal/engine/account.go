@@ -66,7 +66,7 @@ func (e *Engine) countSent(c *Context, n int) {
 func (e *Engine) count(r *request) {
 	switch {
 	case r.kind == kindSend:
-		e.countSent(r.ctx, len(r.buf))
+		e.countSent(r.ctx, r.size())
 	case r.kind == kindRecv && r.cut == nil && !r.status.Cancelled && !r.ctx.kept:
 		e.account.MessagesReceived++
 		e.account.BytesReceived += int64(r.status.Bytes)

@@ -200,7 +200,7 @@ func (s *Span) busyLocked() bool {
 		if r == nil || r.kind == kindFree || r.done {
 			continue
 		}
-		for _, b := range [...][]byte{r.buf, r.op.Data, r.op.Fetch, r.op.Compare} {
+		for _, b := range [...][]byte{r.buf, r.view, r.op.Data, r.op.Fetch, r.op.Compare} {
 			if at := address(b); len(b) > 0 && at < end && s.start < at+uintptr(len(b)) {
 				return true
 			}

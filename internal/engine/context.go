@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/layout"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -40,6 +41,9 @@ type Env struct {
 	// is compatible with all.
 	Sig  uint16
 	Mode Mode // of a send: when it is complete
+	// Layout says which bytes of the buffer the data is, and in which order; nil: the whole buffer. Its
+	// offsets count from the begin of the buffer, which has all its bytes. See view.go.
+	Layout *layout.Layout
 	// Attended says that the caller waits for the request next, and does not compute first. So the
 	// background goroutine need not poll for the request.
 	Attended bool
@@ -394,13 +398,13 @@ func (m Message) IsZero() bool { return m.u == nil }
 // Recv receives the message into buf, as [Context.Recv] does. If ctx ends first, another receive or
 // probe can get the message.
 func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
-	return m.Irecv(buf, 0).Finish(ctx)
+	return m.Irecv(buf, nil, 0).Finish(ctx)
 }
 
 // Irecv starts to receive the message into buf, as [Context.Irecv] does. sig has the meaning of
-// Env.Sig. If the message was received before, the request fails with ErrClosed. For the zero
-// Message, Irecv returns the zero Request.
-func (m Message) Irecv(buf []byte, sig uint16) Request {
+// Env.Sig, and l that of Env.Layout. If the message was received before, the request fails with
+// ErrClosed. For the zero Message, Irecv returns the zero Request.
+func (m Message) Irecv(buf []byte, l *layout.Layout, sig uint16) Request {
 	if m.u == nil {
 		return Request{}
 	}
@@ -408,7 +412,8 @@ func (m Message) Irecv(buf []byte, sig uint16) Request {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.take(kindRecv)
-	r.ctx, r.buf, r.peer, r.sig, r.mode = m.c, buf, wild, sig, modeProbed
+	r.ctx, r.peer, r.sig, r.mode = m.c, wild, sig, modeProbed
+	r.setData(buf, l)
 	if m.u.gen != m.gen {
 		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
 	} else {

@@ -137,8 +137,8 @@ func (e *Engine) returnMessage(r *request, why error) error {
 	}
 	e.removeBackground(r) // before r.buf changes: Engine.large counts the request by the size of its buffer
 	own := e.buffers.get(r.total)
-	copy(own, r.buf[:r.offset])
-	r.buf = own
+	r.copyTo(own[:r.offset])
+	r.setData(own, nil)
 	cut := e.detach(r, why)
 	if r.err != nil { // the message is too long for the receive, so the sender sends only a part of it
 		e.unexpected.put(u)

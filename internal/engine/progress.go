@@ -195,6 +195,7 @@ func (e *Engine) dispatch(from *rail, c *transport.Completion) {
 // opDone continues a request whose operation the endpoint has completed with err, which is nil if
 // the operation succeeded.
 func (e *Engine) opDone(r *request, err error) {
+	e.dropPacked(r)
 	switch {
 	case r.kind == kindRecv:
 		e.readDone(r, err)
@@ -341,7 +342,7 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 	case (m.Kind == wire.MsgAck) != (r.header.Kind == wire.MsgEagerSync):
 		return errHandle
 	case m.Kind == wire.MsgCTS:
-		if m.Length > len(r.buf) {
+		if m.Length > r.size() {
 			return errHandle
 		}
 		r.phase = phaseStreaming
@@ -370,7 +371,7 @@ func (e *Engine) receiveSegment(source int32, m *wire.Message, data []byte) erro
 	case m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0:
 		return errOffset
 	}
-	copy(r.buf[r.offset:], data)
+	r.deliver(r.offset, data)
 	if r.offset += len(data); r.offset == r.total {
 		e.complete(r, r.err)
 	}

@@ -41,6 +41,9 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 	e := c.e
 	r := e.take(kindRecv)
 	r.ctx, r.buf, r.sig = c, buf, env.Sig
+	if env.Layout != nil {
+		r.setData(buf, env.Layout)
+	}
 	key := c.key(env)
 	r.peer, r.tag = key.source, key.tag
 	r.node.key, r.status.Source = key, env.Peer
@@ -86,7 +89,7 @@ func (e *Engine) accept(r *request, u *unexpected) {
 	case s.r != nil && s.doneLocked(): // Engine.fail has ended the send, whose buffer held the data
 		e.complete(r, e.fatal)
 	case s.r != nil:
-		e.complete(s.r, e.completeEager(r, u.source, &u.header, s.r.buf))
+		e.complete(s.r, e.completeOwn(r, s.r, &u.header))
 	case u.held != nil:
 		e.matchHeld(r, u)
 		return
@@ -155,14 +158,14 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	r.phase = phaseIdle
 	// For the race detector: the engine writes to the buffer after the accesses that package
 	// internal/mpi has annotated for the receive.
-	race.Acquire(r.buf)
+	race.Acquire(r.memory())
 	if r.sig != m.Sig && r.sig != 0 && m.Sig != 0 {
 		err := e.mismatch(r.status.Source, r.ctx.rank(int32(e.rank)), m.Sig, r.sig)
 		e.complete(r, err)
 		return err
 	}
-	if m.Length > len(r.buf) {
-		r.err = fmt.Errorf("%w: %d bytes into %d", ErrTruncate, m.Length, len(r.buf))
+	if n := r.size(); m.Length > n {
+		r.err = fmt.Errorf("%w: %d bytes into %d", ErrTruncate, m.Length, n)
 	}
 	return nil
 }
@@ -201,7 +204,7 @@ func (e *Engine) mismatch(from, to int, sent, received uint16) error {
 func (e *Engine) completeEager(r *request, source int32, m *wire.Message, data []byte) error {
 	err := e.matched(r, source, m)
 	if err == nil {
-		copy(r.buf, data)
+		r.deliver(0, data)
 	}
 	switch {
 	case m.Kind != wire.MsgEagerSync:
@@ -225,11 +228,11 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	}
 	p := &e.peers[source]
 	r.loaded = true
-	r.total = min(m.Length, len(r.buf))
+	r.total = min(m.Length, r.size())
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key
 	r.header, r.node.seq = *m, arrival // returnMessage needs them if the call is cut short
-	canRead := p.err == nil && r.total > 0 && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key)
+	canRead := p.err == nil && r.total > 0 && r.layout == nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key)
 	if canRead && p.rail.attr.MRMode&transport.MRLocal != 0 {
 		var err error
 		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/weft-hpc/weft/internal/layout"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -91,8 +92,8 @@ type request struct {
 	// A Request of the program identifies it; while it is also done, Engine.uncollected counts it.
 	named  bool
 	moving bool // its data is being transferred; Engine.moving counts it
-	// Engine.release must clear op, transfer, cut, offset and total. It is false for most receives,
-	// which do not set these fields.
+	// Engine.release must clear op, transfer, cut, view, layout, packed, offset and total. It is
+	// false for most receives, which do not set these fields.
 	loaded bool
 
 	sig  uint16 // signature of the message's elements, from Env.Sig
@@ -100,7 +101,7 @@ type request struct {
 	tag  int32  // tag of the message, from Env.Tag; AnyTag: a receive of any tag
 
 	ctx    *Context
-	buf    []byte   // data to send, or buffer of the receive
+	buf    []byte   // data to send, or buffer of the receive; nil: the data has a layout
 	waiter *waiter  // waiter of the goroutine that waits for this request alone; nil: none does
 	next   *request // next slot in the list of unused ones
 	err    error    // error of the operation; of a receive under way: ErrTruncate, if the message is too long
@@ -121,7 +122,12 @@ type request struct {
 	remote uint64
 	key    uint64 // of a receive by rendezvous: key of the sender's memory region
 	// Of a send or control message: its header. Of a receive by rendezvous: the header of its RTS.
-	header   wire.Message
+	header wire.Message
+	// Of a request whose data is not contiguous; see view.go.
+	view   []byte         // the memory that has the data
+	layout *layout.Layout // which bytes of view are the data; nil: the data is buf
+	packed []byte         // of a send: copy of the part of the data in op, in a buffer of the engine; nil: there is none
+
 	op       transport.Op // operation that the request gives to the endpoint
 	transfer *Transfer    // Transfer that the slot belongs to; nil: none
 	// Set when the context.Context of the request's blocking call has ended while the request still
@@ -234,6 +240,8 @@ func (e *Engine) release(r *request) {
 	r.sig, r.mode = 0, Standard
 	if r.loaded {
 		r.loaded = false
+		e.dropPacked(r)
+		r.view, r.layout = nil, nil
 		r.op.Data, r.op.Region, r.transfer, r.cut = nil, nil, nil, nil
 		r.offset, r.total = 0, 0
 	}
@@ -351,7 +359,7 @@ func (e *Engine) removeBackground(r *request) {
 
 // large reports whether a request probably is a rendezvous: its buffer is longer than the eager
 // limit. The length of the message is not known for a receive.
-func (r *request) large() bool { return len(r.buf) > r.e.eagerLimit }
+func (r *request) large() bool { return r.size() > r.e.eagerLimit }
 
 // startMoving records that the data of a request is being transferred. While there are such
 // requests, goroutines poll longer before they sleep.

@@ -127,7 +127,7 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 	e := c.e
 	to := c.world(env.Peer)
 	p := &e.peers[to]
-	if len(buf) <= p.eager && p.credit >= messageCost+len(buf) && p.data.head == nil &&
+	if env.Layout == nil && len(buf) <= p.eager && p.credit >= messageCost+len(buf) && p.data.head == nil &&
 		env.Mode == Standard && len(e.revoked) == 0 {
 		return e.sendNow(c, p, to, buf, env)
 	}
@@ -149,8 +149,9 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 
 // address stores in r the context, the peer (world rank to), the buffer and the envelope of a send.
 func (r *request) address(c *Context, to int32, buf []byte, env *Env) {
-	r.ctx, r.buf = c, buf
+	r.ctx = c
 	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
+	r.setData(buf, env.Layout)
 }
 
 // sendNow sends an eager message for which there is credit. to is the world rank of the peer p.
@@ -276,19 +277,21 @@ func (e *Engine) launch(r *request) (done bool, err error) {
 // MsgLeave. done is as in launch.
 func (e *Engine) sendData(r *request) (done bool, err error) {
 	p := &e.peers[r.peer]
-	cost := messageCost + len(r.buf)
+	size := r.size()
+	cost := messageCost + size
 	m := &r.header
-	*m = wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
+	*m = wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: size}
 	if r.mode == modeLeave {
 		cost, m.Kind = 0, wire.MsgLeave
-	} else if len(r.buf) <= p.eager && p.credit >= cost {
-		r.op.Data = r.buf
+	} else if size <= p.eager && p.credit >= cost {
+		r.op.Data = e.part(r, 0, size)
 		if r.mode == Synchronous {
 			m.Kind, m.Handle = wire.MsgEagerSync, r.handle()
 		}
 	} else {
 		cost = 0
 		m.Kind, m.Handle = wire.MsgRTS, r.handle()
+		e.dropPacked(r)
 		r.op.Data = nil
 		if p.rail.rma != nil && len(r.buf) > 0 && r.region == nil {
 			r.region, r.span, err = e.region(p.rail, r.buf, transport.RemoteRead)
@@ -315,10 +318,16 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 // in launch.
 func (e *Engine) sendSegment(r *request) (done bool, err error) {
 	n := min(r.total-r.offset, e.peers[r.peer].rail.attr.MaxMsgSize-transport.HeaderSize)
+	if r.layout != nil {
+		n = min(n, viewSegment)
+	}
+	r.op.Data = e.part(r, r.offset, n)
 	r.header = wire.Message{Kind: wire.MsgData, Context: r.ctx.id, Length: n, Handle: r.remote, Addr: uint64(r.offset)}
-	r.op.Data = r.buf[r.offset : r.offset+n]
 	if done, err = e.message(r); err == nil {
 		r.offset += n
+		if done {
+			e.dropPacked(r)
+		}
 	}
 	return done, err
 }
@@ -513,19 +522,20 @@ func (e *Engine) returnCredit(peer int32, cost int) {
 // message with credit is copied, and the data of any other message stays in the buffer of the send
 // until it is received.
 func (e *Engine) sendSelf(r *request) {
-	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: len(r.buf)}
+	size := r.size()
+	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: size}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {
-		err := e.completeEager(rr, r.peer, &m, r.buf)
-		if r.mode == Standard && len(r.buf) <= e.eagerLimit {
+		err := e.completeOwn(rr, r, &m)
+		if r.mode == Standard && size <= e.eagerLimit {
 			err = nil // an eager send does not wait for the receive, so it does not report the receive's error
 		}
 		e.complete(r, err)
 		return
 	}
 	p := &e.peers[r.peer]
-	if cost := messageCost + len(r.buf); r.mode == Standard && len(r.buf) <= e.eagerLimit && p.credit >= cost {
+	if cost := messageCost + size; r.mode == Standard && size <= e.eagerLimit && p.credit >= cost {
 		p.credit -= cost
-		e.keepUnexpected(r.peer, &m, r.buf, cost)
+		e.keepUnexpected(r.peer, &m, e.part(r, 0, size), cost)
 		e.complete(r, nil)
 		return
 	}

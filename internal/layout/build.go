@@ -191,3 +191,22 @@ func magnitude(a int) uint64 {
 	}
 	return uint64(a)
 }
+
+// Scale returns l with all sizes, offsets and strides multiplied by size, which is not negative: a
+// layout that counts elements of size bytes becomes one that counts bytes.
+func Scale(size int, l Layout) Layout {
+	switch {
+	case l.err != nil:
+		return l
+	case size == 0:
+		return Layout{}
+	}
+	var c checked
+	l.off, l.lb, l.ub = c.mul(l.off, size), c.mul(l.lb, size), c.mul(l.ub, size)
+	l.low, l.high = c.mul(l.low, size), c.mul(l.high, size)
+	l.root = l.root.scale(size, &c)
+	if c.overflow {
+		return tooLarge(l)
+	}
+	return l
+}

@@ -55,6 +55,14 @@ func (l Layout) Extent() int { return l.ub - l.lb }
 // to, but not including, high.
 func (l Layout) Span() (low, high int) { return l.low, l.high }
 
+// First returns the offset of the first byte in the stream; 0 if there is no data.
+func (l Layout) First() int {
+	if l.root == nil {
+		return 0
+	}
+	return l.off + l.root.first()
+}
+
 // Contiguous reports whether the data is one range of bytes, in ascending order, and where it
 // begins. A layout without data is contiguous at 0.
 func (l Layout) Contiguous() (off int, ok bool) {

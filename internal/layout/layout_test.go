@@ -66,6 +66,9 @@ func check(t *testing.T, r *rand.Rand, l Layout, n naive, how string) {
 			offs = append(offs, x.Off+i)
 		}
 	}
+	if len(offs) > 0 {
+		require.Equal(t, offs[0], l.First(), how)
+	}
 	require.Equal(t, len(n.offs), len(offs), how)
 	for i := range offs {
 		require.Equal(t, n.offs[i], offs[i], how)
@@ -170,6 +173,7 @@ func TestInvalid(t *testing.T) {
 		"no distribution":         Darray(nil, RowMajor, b),
 		"from an invalid one":     Resized(0, 8, Shift(3, Repeat(2, Bytes(-1)))),
 		"unknown distribution":    Darray([]Dim{{Size: 4, Dist: Cyclic + 1, Procs: 1}}, RowMajor, b),
+		"too large to scale":      Scale(16, Resized(0, math.MaxInt/8, b)),
 		"negative block":          Darray([]Dim{{Size: 4, Dist: Cyclic, Block: -1, Procs: 1}}, RowMajor, b),
 		"array of an invalid one": Subarray([]int{4}, []int{1}, []int{0}, RowMajor, Bytes(-1)),
 	} {

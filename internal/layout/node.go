@@ -113,3 +113,32 @@ func regular(items []item, stride int) bool {
 	}
 	return true
 }
+
+// scale returns the node with all sizes, offsets and strides multiplied by size, which is positive.
+func (n *node) scale(size int, c *checked) *node {
+	if n == nil {
+		return nil
+	}
+	m := &node{size: c.mul(n.size, size), count: n.count, stride: c.mul(n.stride, size), child: n.child.scale(size, c)}
+	for i, it := range n.items {
+		scaled := item{off: c.mul(it.off, size), begin: c.mul(it.begin, size)}
+		if i > 0 && it.node == n.items[i-1].node {
+			scaled.node = m.items[i-1].node
+		} else {
+			scaled.node = it.node.scale(size, c)
+		}
+		m.items = append(m.items, scaled)
+	}
+	return m
+}
+
+// first returns the offset of the first byte in the stream of the node.
+func (n *node) first() int {
+	switch {
+	case n.isBlock():
+		return 0
+	case n.isLoop():
+		return n.child.first()
+	}
+	return n.items[0].off + n.items[0].node.first()
+}

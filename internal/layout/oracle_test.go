@@ -84,7 +84,7 @@ func random(r *rand.Rand, depth int) (Layout, naive, string) {
 	l, n, how := random(r, depth-1)
 	small := func() int { return r.IntN(4) }
 	var out naive
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0:
 		count := small()
 		out.place(0, count, n.extent(), n)
@@ -134,6 +134,17 @@ func random(r *rand.Rand, depth int) (Layout, naive, string) {
 		order := Order(r.IntN(2))
 		out = n.subarray(sizes, func(d, i int) bool { return dims[d].has(i) }, order)
 		return Darray(dims, order, l), out, fmt.Sprintf("Darray(%+v, %v, %s)", dims, order, how)
+	case 7:
+		size := r.IntN(4)
+		if size > 0 {
+			out.lb, out.ub, out.bounds = size*n.lb, size*n.ub, n.bounds
+		}
+		for _, off := range n.offs {
+			for i := range size {
+				out.offs = append(out.offs, off*size+i)
+			}
+		}
+		return Scale(size, l), out, fmt.Sprintf("Scale(%d, %s)", size, how)
 	default:
 		off := r.IntN(20) - 5
 		out.place(off, 1, 0, n)

@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/layout"
+)
+
+// viewShapes returns layouts of exactly n bytes: contiguous data (nil), and blocks of several sizes
+// with gaps between them.
+func viewShapes(n int) []*layout.Layout {
+	blocks := func(size, stride int) *layout.Layout {
+		l := layout.HVector(n/size, size, stride, layout.Bytes(1))
+		if rest := n % size; rest > 0 { // a last block that is shorter
+			l = layout.Struct([]int{1, 1}, []int{0, n / size * stride}, []layout.Layout{l, layout.Bytes(rest)})
+		}
+		l = layout.Shift(5, l)
+		return &l
+	}
+	return []*layout.Layout{nil, blocks(3, 7), blocks(64, 100), blocks(5000, 5001)}
+}
+
+// memoryOf returns memory for n bytes of data with the layout, every byte of which is fill.
+func memoryOf(l *layout.Layout, n int, fill byte) []byte {
+	if l != nil {
+		_, n = l.Span()
+	}
+	mem := make([]byte, n)
+	for i := range mem {
+		mem[i] = fill
+	}
+	return mem
+}
+
+// viewOf returns memory that holds data with the layout.
+func viewOf(l *layout.Layout, data []byte) []byte {
+	if l == nil {
+		return data
+	}
+	mem := memoryOf(l, len(data), 0xEE)
+	l.Unpack(mem, data, 0, 0)
+	return mem
+}
+
+// checkView returns an error if mem does not hold data with the layout, or if a byte outside the
+// layout is not fill.
+func checkView(l *layout.Layout, mem, data []byte, fill byte) error {
+	want := memoryOf(l, len(mem), fill)
+	if l == nil {
+		copy(want, data)
+	} else {
+		l.Unpack(want, data, 0, 0)
+	}
+	return check(mem, want)
+}
+
+// TestViews sends data of many sizes between ranks, and from a rank to itself. Each pair of layouts
+// of sender and receiver occurs.
+func TestViews(t *testing.T) {
+	everyFlavour(t, 3, func(t *testing.T, engines []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			for i, n := range sizes {
+				shapes := viewShapes(n)
+				for k := range len(shapes) * len(shapes) {
+					from, to := shapes[k%len(shapes)], shapes[k/len(shapes)]
+					mode := []Mode{Standard, Synchronous}[k%2]
+					dest, source := (rank+i)%3, (rank+3-i%3)%3
+					mem := memoryOf(to, n, 0xAA)
+					recv := func() Request { return c.Irecv(mem, Env{Peer: source, Tag: i, Layout: to}) }
+					var r Request
+					if k%3 > 0 { // otherwise the message is unexpected, if it comes before the receive
+						r = recv()
+					}
+					s := c.Isend(viewOf(from, pattern(n, rank)), Env{Peer: dest, Tag: i, Mode: mode, Layout: from})
+					if k%3 == 0 {
+						r = recv()
+					}
+					st, err := r.Wait(background)
+					if err != nil {
+						return err
+					}
+					if st != (Status{Source: source, Tag: i, Bytes: n}) {
+						return fmt.Errorf("status %+v for %d bytes", st, n)
+					}
+					if err := checkView(to, mem, pattern(n, source), 0xAA); err != nil {
+						return fmt.Errorf("%d bytes, layouts %d and %d: %w", n, k%len(shapes), k/len(shapes), err)
+					}
+					if _, err := s.Wait(background); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		for _, e := range engines {
+			e.mu.Lock()
+			for _, r := range e.slots {
+				require.True(t, r == nil || r.packed == nil, "a buffer of a packed part was not freed")
+			}
+			e.mu.Unlock()
+		}
+	})
+}
+
+// TestViewTooShort: a message that is longer than a receive with a layout fills the layout, and the
+// receive fails with ErrTruncate. The next message is not affected.
+func TestViewTooShort(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ranks(t, cs, func(c *Context, rank int) error {
+			for _, n := range []int{10, 600, 100_000} {
+				for _, self := range []bool{true, false} {
+					from, to := viewShapes(n + 3)[1], viewShapes(n)[2]
+					peer := 1 - rank
+					if self {
+						peer = rank
+					}
+					s := c.Isend(viewOf(from, pattern(n+3, rank)), Env{Peer: peer, Layout: from})
+					mem := memoryOf(to, n, 0xAA)
+					st, err := c.Recv(background, mem, Env{Peer: peer, Layout: to})
+					if err := wantErr(err, ErrTruncate); err != nil {
+						return err
+					}
+					if st.Bytes != n+3 {
+						return fmt.Errorf("status %+v for %d bytes", st, n+3)
+					}
+					if err := checkView(to, mem, pattern(n+3, peer), 0xAA); err != nil {
+						return err
+					}
+					_, _ = s.Wait(background) // fails if it had to wait for the receive
+					if _, err := c.sendrecv(pattern(8, rank), mem[:8], peer); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// sendrecv sends to and receives from the same rank.
+func (c *Context) sendrecv(send, recv []byte, peer int) (Status, error) {
+	r := c.Irecv(recv, Env{Peer: peer, Tag: 1})
+	if err := c.Send(background, send, Env{Peer: peer, Tag: 1}); err != nil {
+		return Status{}, err
+	}
+	return r.Wait(background)
+}
+
+// TestAViewAllocatesNothing: the buffers for packed parts are used again.
+func TestAViewAllocatesNothing(t *testing.T) {
+	everyFlavour(t, 1, func(t *testing.T, _ []*Engine, cs []*Context) {
+		c := cs[0]
+		for _, n := range []int{600, 1 << 20} {
+			l := viewShapes(n)[2]
+			send, recv := viewOf(l, pattern(n, 0)), memoryOf(l, n, 0)
+			require.Zero(t, testing.AllocsPerRun(20, func() {
+				r := c.Irecv(recv, Env{Peer: 0, Layout: l})
+				require.NoError(t, c.Send(background, send, Env{Peer: 0, Layout: l}))
+				_, err := r.Wait(background)
+				require.NoError(t, err)
+			}), "%d bytes", n)
+		}
+	})
+}
+
