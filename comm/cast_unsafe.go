@@ -3,6 +3,7 @@ package comm
 import (
 	"unsafe"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
@@ -12,6 +13,8 @@ import (
 func cast[To, From any](s []From) []To {
 	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(s))), cap(s))[:len(s)]
 }
+
+func buffers[T any](vs []View[T]) []elem.Buffer { return cast[elem.Buffer](vs) }
 
 func requests(rs []Request) []mpi.Request { return cast[mpi.Request](rs) }
 

@@ -30,6 +30,13 @@
 // Go values, which may hold pointers; encoding/gob encodes them:
 //   - [SendValue], [RecvValue]
 //
+// Elements of a slice that do not follow each other:
+//   - layouts: [Contiguous], [Vector], [Indexed], [IndexedBlock], [Subarray], [Darray], [Combine]; from
+//     another [Layout]: [Layout.Repeat], [Layout.Strided], [Layout.Shift], [Layout.Resized]
+//   - messages: [Of] and the methods of [View], such as [View.Send]; [SendrecvView]
+//   - collectives: [View.Bcast], [GatherView], [ScatterView], [AllgatherView], [AlltoallView]
+//   - copies: [Pack], [Unpack]
+//
 // Requests:
 //   - one [Request]: [Request.Wait], [Request.WaitContext], [Request.Test], [Request.Cancel]
 //   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]; in the order of

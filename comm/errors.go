@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"github.com/weft-hpc/weft/internal/layout"
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
@@ -38,6 +39,9 @@ var (
 	// ErrType: the element type holds pointers or does not suit the call, or a value cannot be
 	// encoded or decoded.
 	ErrType = mpi.ErrType
+	// ErrLayout: a layout does not exist: a count is negative, an int cannot count its elements, or the
+	// arguments of its constructor contradict each other.
+	ErrLayout = layout.ErrLayout
 	// ErrOp: the operation is nil or zero, does not exist for the element type or the call, or has
 	// panicked or called runtime.Goexit.
 	ErrOp = mpi.ErrOp

@@ -82,11 +82,12 @@ func FromWord[T any](bits uint64) (v T) {
 	return v
 }
 
-// Buffer is memory that holds elements of one type: MPI's address, count and datatype.
+// Buffer is memory that holds elements of one type: MPI's address, count and datatype. If the type
+// has a Layout, the data is only a part of the memory.
 type Buffer struct {
 	data  *byte // the first byte; nil: the buffer was made from a nil slice
-	Count int   // number of elements
-	Type  *Type // of the elements
+	Count int   // number of elements of the memory
+	Type  *Type // of the elements; nil in the zero Buffer, which stands for no buffer
 }
 
 // View returns a Buffer for the memory of s.

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/weft-hpc/weft/internal/kernel"
+	"github.com/weft-hpc/weft/internal/layout"
 )
 
 // Errors of element types and counts.
@@ -22,7 +23,8 @@ var (
 	ErrCount = errors.New("counts disagree")
 )
 
-// Type describes an element type. There is one *Type for each Go type, and no Type ever changes.
+// Type describes an element type. There is one *Type for each Go type, and one for each Go type with a
+// Layout. No Type ever changes.
 type Type struct {
 	Go    reflect.Type
 	Size  int    // of an element, in bytes
@@ -31,7 +33,13 @@ type Type struct {
 	// The number of the type in package kernel; for comm.Loc[V] that of V. It is -1 if no built-in
 	// operation is defined for the type.
 	Kernel kernel.Type
-	Err    error // error that wraps ErrType and says why the type cannot be sent; nil: it can be sent
+	// The error of a call with a buffer of this type, which as a rule wraps ErrType and says why the
+	// type cannot be sent; nil: it can be sent.
+	Err error
+	// Which bytes of a buffer the data is; nil: all of them. A Type with a Layout describes the elements
+	// of a view (ViewAs). Its other fields are those of the element type.
+	Layout *layout.Layout
+	of     *Type // of a Type with a Layout: the Type of its elements
 }
 
 // types holds the *Type of each reflect.Type that the function learn has described. A lookup

@@ -58,7 +58,7 @@ func Signature(t reflect.Type) uint16 {
 	for t.Kind() == reflect.Array && t.Len() > 0 { // an array has the sig of its elements
 		t = t.Elem()
 	}
-	var l layout
+	var l runs
 	l.add(t, 0)
 	switch {
 	case len(l) == 0:
@@ -86,16 +86,16 @@ func Signature(t reflect.Type) uint16 {
 	return layoutSig | uint16(sum^sum>>16)
 }
 
-// layout describes the memory of a type as a list of runs, in the order of their offsets. A run is
-// memory without gaps that holds values of one basic type.
-type layout []struct {
+// runs describes the memory layout of a type, in the order of the offsets. A run is memory without
+// gaps that holds values of one basic type.
+type runs []struct {
 	at, end uintptr // offsets in bytes of the first byte of the run and after its last byte
 	sig     uint16  // of the basic type
 }
 
 // add appends the runs of a value of type t at the offset at in bytes. If such a run continues the
 // last run of l, add makes the last run longer.
-func (l *layout) add(t reflect.Type, at uintptr) {
+func (l *runs) add(t reflect.Type, at uintptr) {
 	if t.Size() == 0 {
 		return
 	}

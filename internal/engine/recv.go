@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/weft-hpc/weft/internal/race"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -158,7 +157,7 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 	r.phase = phaseIdle
 	// For the race detector: the engine writes to the buffer after the accesses that package
 	// internal/mpi has annotated for the receive.
-	race.Acquire(r.memory())
+	r.acquire()
 	if r.sig != m.Sig && r.sig != 0 && m.Sig != 0 {
 		err := e.mismatch(r.status.Source, r.ctx.rank(int32(e.rank)), m.Sig, r.sig)
 		e.complete(r, err)

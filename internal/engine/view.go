@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/weft-hpc/weft/internal/layout"
+	"github.com/weft-hpc/weft/internal/race"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -40,12 +41,16 @@ func (r *request) size() int {
 	return len(r.buf)
 }
 
-// memory returns the memory that contains the data.
-func (r *request) memory() []byte {
-	if r.layout != nil {
-		return r.view
+// acquire calls race.Acquire for the buffer of a receive. The address that stands for data with a
+// layout is that of its first byte.
+func (r *request) acquire() {
+	switch {
+	case !race.Enabled:
+	case r.layout == nil:
+		race.Acquire(r.buf)
+	case r.layout.Size() > 0:
+		race.Acquire(r.view[r.layout.First():])
 	}
-	return r.buf
 }
 
 // part returns n bytes of the data of a send, from the position off on. If the data has a layout,

@@ -165,4 +165,3 @@ func TestAViewAllocatesNothing(t *testing.T) {
 		}
 	})
 }
-

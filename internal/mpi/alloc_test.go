@@ -26,6 +26,19 @@ func TestAllocations(t *testing.T) {
 		}
 	})
 	other := func(c *comm.Comm) int { return 1 - c.Rank() }
+	var small, wide [2]comm.View[float64]
+	for i := range small {
+		small[i] = comm.Of(in[i], comm.Vector(20, 1, 3))
+		wide[i] = comm.Of(large[i], comm.Vector(1<<14, 1, 4))
+	}
+	exchange := func(c *comm.Comm, v comm.View[float64]) error {
+		r := v.Irecv(c, other(c), 0)
+		if err := v.Send(c, other(c), 0); err != nil {
+			return err
+		}
+		_, err := r.Wait()
+		return err
+	}
 	for _, x := range []struct {
 		name  string
 		ranks int
@@ -48,6 +61,8 @@ func TestAllocations(t *testing.T) {
 			_, err := comm.Sendrecv(c, large[1-c.Rank()][:1<<15], other(c), 0, large[c.Rank()][1<<15:], other(c), 0)
 			return err
 		}},
+		{"small views", 2, func(c *comm.Comm) error { return exchange(c, small[c.Rank()]) }},
+		{"large views", 2, func(c *comm.Comm) error { return exchange(c, wide[c.Rank()]) }},
 		{"Isend, Irecv and Wait", 2, func(c *comm.Comm) error {
 			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
 			s := comm.Isend(c, in[c.Rank()], other(c), 0)

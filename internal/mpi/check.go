@@ -14,11 +14,11 @@ import (
 // comparison with nil when it starts and one when it ends.
 
 // checkCall records a blocking call with the checker, if there is one. The call reads the buffer
-// read and writes the buffer write. The result is that of bufcheck.Checker.Call, or nil without a
+// read and writes the buffer write; a zero Buffer stands for none. The result is that of bufcheck.Checker.Call, or nil without a
 // checker.
 //
 // Hot path: no allocation without check and -race.
-func (s *state) checkCall(name callName, read, write []byte) (*bufcheck.Operation, error) {
+func (s *state) checkCall(name callName, read, write elem.Buffer) (*bufcheck.Operation, error) {
 	if s.check == nil {
 		return nil, nil
 	}
@@ -27,16 +27,16 @@ func (s *state) checkCall(name callName, read, write []byte) (*bufcheck.Operatio
 
 // recordBlocking does the work of checkCall on a rank with a checker. It is a function of its own,
 // so that the compiler inlines checkCall.
-func (s *state) recordBlocking(name callName, read, write []byte) (*bufcheck.Operation, error) {
-	return s.check.Call(name.String(), [][]byte{read}, [][]byte{write})
+func (s *state) recordBlocking(name callName, read, write elem.Buffer) (*bufcheck.Operation, error) {
+	return s.check.Call(name.String(), parts(read), parts(write))
 }
 
 // checkStart records a nonblocking operation with the checker, if there is one. The operation reads
-// the buffer read and writes the buffer write. The result is that of bufcheck.Checker.Start, or nil
+// the buffer read and writes the buffer write; a zero Buffer stands for none. The result is that of bufcheck.Checker.Start, or nil
 // without a checker.
 //
 // Hot path: no allocation without check and -race.
-func (s *state) checkStart(name callName, read, write []byte) (*bufcheck.Operation, error) {
+func (s *state) checkStart(name callName, read, write elem.Buffer) (*bufcheck.Operation, error) {
 	if s.check == nil {
 		return nil, nil
 	}
@@ -45,8 +45,16 @@ func (s *state) checkStart(name callName, read, write []byte) (*bufcheck.Operati
 
 // recordNonblocking does the work of checkStart on a rank with a checker. It is a function of its
 // own, so that the compiler inlines checkStart.
-func (s *state) recordNonblocking(name callName, read, write []byte) (*bufcheck.Operation, error) {
-	return s.check.Start(name.String(), [][]byte{read}, [][]byte{write})
+func (s *state) recordNonblocking(name callName, read, write elem.Buffer) (*bufcheck.Operation, error) {
+	return s.check.Start(name.String(), parts(read), parts(write))
+}
+
+// parts returns the memory of a buffer that a call uses; nil for the zero Buffer.
+func parts(b elem.Buffer) [][]byte {
+	if b.Type == nil {
+		return nil
+	}
+	return b.Parts()
 }
 
 // Defunct implements bufcheck.Comm.
@@ -55,6 +63,9 @@ func (s *state) Defunct() bool { return s.closed.Load() || s.p2p.Err() != nil }
 // buffers returns the memory that the collective of l reads and writes on this rank. If send and
 // recv share memory, reads is nil, and writes holds recv or its parts.
 func (l *link) buffers() (reads, writes [][]byte) {
+	if l.sendViews != nil || l.recvViews != nil {
+		return l.viewParts()
+	}
 	send, recv := [][]byte{l.send}, [][]byte{l.recv}
 	switch l.what {
 	case coll.KindBcast:
@@ -73,6 +84,25 @@ func (l *link) buffers() (reads, writes [][]byte) {
 		send = nil
 	}
 	return send, recv
+}
+
+// viewParts is buffers for a collective with views. Data that it sends or receives without a view
+// is in l.send or l.recv.
+func (l *link) viewParts() (reads, writes [][]byte) {
+	for _, v := range l.sendViews {
+		reads = append(reads, v.Parts()...)
+	}
+	for _, v := range l.recvViews {
+		writes = append(writes, v.Parts()...)
+	}
+	switch {
+	case l.what == coll.KindBcast:
+	case l.sendViews == nil:
+		reads = [][]byte{l.send}
+	case l.recvViews == nil:
+		writes = [][]byte{l.recv}
+	}
+	return reads, writes
 }
 
 // partsOf returns the part of buf for each rank; counts and displs are in bytes. If buf is nil,

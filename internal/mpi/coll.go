@@ -28,6 +28,10 @@ type plan struct {
 
 	sendCounts, sendDispls []int // of the parts of send, by rank; in scratch memory; nil: the call has none
 	recvCounts, recvDispls []int // the same for recv
+
+	// The views whose data send is a copy of, and those to which unpack copies recv; nil: there are
+	// none; see coll_view.go.
+	sendViews, recvViews []elem.Buffer
 }
 
 // open starts a collective over elements of type t. If t cannot be sent, open ends the collective

@@ -47,6 +47,10 @@ func (c *Comm) bcast(name string, b elem.Buffer, root int) (*link, error) {
 	if err := l.checkRoot(root); err != nil {
 		return l.refuse(err)
 	}
-	l.recv = b.Bytes()
+	if l.Rank() == root {
+		l.recv = l.packed(b)
+	} else {
+		l.recv = l.unpacked(b)
+	}
 	return l.ready(coll.KindBcast, root, len(l.recv))
 }

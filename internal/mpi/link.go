@@ -59,10 +59,11 @@ type link struct {
 	// The transfers that WaitAll waits for, for example those of Isend and Irecv. A coll.Ticket is
 	// an index into reqs.
 	reqs    []transfer
-	scratch [][]byte  // buffers that Scratch returns, in the order of its calls; kept for the next collective
-	used    int       // number of slices of scratch that this call uses
-	large   []*[]byte // buffers longer than scratchKept that this call uses; release calls giveLarge for them
-	tainted bool      // a transfer may still use the buffers, so the link is not used again
+	scratch [][]byte       // buffers that Scratch returns, in the order of its calls; kept for the next collective
+	used    int            // number of slices of scratch that this call uses
+	oneView [1]elem.Buffer // memory of sendViews or recvViews, for a collective with one view
+	large   []*[]byte      // buffers longer than scratchKept that this call uses; release calls giveLarge for them
+	tainted bool           // a transfer may still use the buffers, so the link is not used again
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu
@@ -152,6 +153,8 @@ func (l *link) end(err error) error {
 	}
 	if err != nil {
 		err = l.abort(err)
+	} else if l.recvViews != nil {
+		l.unpack()
 	}
 	l.release()
 	return err

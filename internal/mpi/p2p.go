@@ -9,6 +9,9 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 )
 
+// noBuffer is the argument of checkCall and checkStart for a buffer that the call does not have.
+var noBuffer elem.Buffer
+
 // Send implements comm.Send, which documents the call.
 func (c *Comm) Send(b elem.Buffer, dest, tag int) error {
 	return c.send(opSend, b, dest, tag, engine.Standard)
@@ -33,7 +36,7 @@ func (c *Comm) Bsend(b elem.Buffer, dest, tag int) error {
 	if dest == ProcNull {
 		return nil
 	}
-	s.p2p.SendBuffered(append([]byte(nil), b.Bytes()...), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig})
+	s.p2p.SendBuffered(b.Copy().Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig})
 	return nil
 }
 
@@ -45,10 +48,10 @@ func (c *Comm) Sendrecv(send elem.Buffer, dest, sendtag int, recv elem.Buffer, s
 	if err := recv.Type.Err; err != nil {
 		return Status{}, c.fail("Sendrecv", source, recvtag, err)
 	}
-	if elem.Overlap(send.Bytes(), recv.Bytes()) {
+	if send.Type.Layout == nil && recv.Type.Layout == nil && elem.Overlap(send.Bytes(), recv.Bytes()) {
 		return Status{}, c.fail("Sendrecv", dest, sendtag, ErrBuffer)
 	}
-	return c.sendrecv(opSendrecv, send.Bytes(), send.Type.Sig, dest, sendtag, recv, source, recvtag)
+	return c.sendrecv(opSendrecv, send, dest, sendtag, recv, source, recvtag)
 }
 
 // SendrecvReplace implements comm.SendrecvReplace, which documents the call.
@@ -56,8 +59,7 @@ func (c *Comm) SendrecvReplace(b elem.Buffer, dest, sendtag, source, recvtag int
 	if err := b.Type.Err; err != nil {
 		return Status{}, c.fail("SendrecvReplace", dest, sendtag, err)
 	}
-	own := append([]byte(nil), b.Bytes()...)
-	return c.sendrecv(opSendrecvReplace, own, b.Type.Sig, dest, sendtag, b, source, recvtag)
+	return c.sendrecv(opSendrecvReplace, b.Copy(), dest, sendtag, b, source, recvtag)
 }
 
 // checkSend checks the arguments of a send of elements of type t, and returns the communicator's
@@ -108,9 +110,8 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err == nil && dest != ProcNull {
 		var p *bufcheck.Operation
-		data := b.Bytes()
-		if p, err = s.checkCall(op, data, nil); err == nil {
-			err = endCall(s, p, s.p2p.Send(c.ctx, data, engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode}))
+		if p, err = s.checkCall(op, b, noBuffer); err == nil {
+			err = endCall(s, p, s.p2p.Send(c.ctx, b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout}))
 		}
 	}
 	if err != nil {
@@ -133,19 +134,18 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 	if source == ProcNull {
 		return procNullStatus, nil
 	}
-	data := b.Bytes()
-	p, err := s.checkCall(opRecv, nil, data)
+	p, err := s.checkCall(opRecv, noBuffer, b)
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
 	}
-	st, err := s.p2p.Recv(c.ctx, data, engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig})
+	st, err := s.p2p.Recv(c.ctx, b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Layout: b.Type.Layout})
 	if err = checkCount(st.Bytes, b.Type.Size, endCall(s, p, err)); err != nil {
 		return st, c.fail("Recv", source, tag, err)
 	}
 	return st, nil
 }
 
-func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, recv elem.Buffer, source, recvtag int) (Status, error) {
+func (c *Comm) sendrecv(op callName, send elem.Buffer, dest, sendtag int, recv elem.Buffer, source, recvtag int) (Status, error) {
 	s, err := c.checkSend(recv.Type, dest, sendtag) // the callers have checked both types
 	if err != nil {
 		return Status{}, c.fail(op.String(), dest, sendtag, err)
@@ -153,14 +153,14 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 	if _, err := c.checkRecv(nil, source, recvtag); err != nil {
 		return Status{}, c.fail(op.String(), source, recvtag, err)
 	}
-	rb := recv.Bytes()
-	if source == ProcNull {
-		rb = nil
-	}
+	sent, written := send, recv
 	if dest == ProcNull {
-		sb = nil
+		sent = noBuffer
 	}
-	p, err := s.checkCall(op, sb, rb)
+	if source == ProcNull {
+		written = noBuffer
+	}
+	p, err := s.checkCall(op, sent, written)
 	if err != nil && p.WritesClash() {
 		return Status{}, c.fail(op.String(), source, recvtag, err)
 	}
@@ -169,10 +169,10 @@ func (c *Comm) sendrecv(op callName, sb []byte, ssig uint16, dest, sendtag int, 
 	}
 	var r engine.Request
 	if source != ProcNull {
-		r = s.p2p.Irecv(rb, engine.Env{Peer: source, Tag: recvtag, Sig: recv.Type.Sig, Attended: true})
+		r = s.p2p.Irecv(recv.Bytes(), engine.Env{Peer: source, Tag: recvtag, Sig: recv.Type.Sig, Layout: recv.Type.Layout, Attended: true})
 	}
 	if dest != ProcNull {
-		if serr := s.p2p.Send(c.ctx, sb, engine.Env{Peer: dest, Tag: sendtag, Sig: ssig}); serr != nil {
+		if serr := s.p2p.Send(c.ctx, send.Bytes(), engine.Env{Peer: dest, Tag: sendtag, Sig: send.Type.Sig, Layout: send.Type.Layout}); serr != nil {
 			if source == ProcNull {
 				return Status{Source: source, Tag: recvtag, Cancelled: true}, c.fail(op.String(), dest, sendtag, unfinished(s, p, serr))
 			}

@@ -119,12 +119,12 @@ func (m *Message) Mrecv(b elem.Buffer) (Status, error) {
 	if m.null {
 		return procNullStatus, nil
 	}
-	p, err := m.c.s.checkCall(opMrecv, nil, b.Bytes())
+	p, err := m.c.s.checkCall(opMrecv, noBuffer, b)
 	if err != nil {
 		m.used.Store(false)
 		return Status{}, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
-	st, err := m.m.Irecv(b.Bytes(), nil, b.Type.Sig).Finish(m.c.ctx)
+	st, err := m.m.Irecv(b.Bytes(), b.Type.Layout, b.Type.Sig).Finish(m.c.ctx)
 	if err = checkCount(st.Bytes, b.Type.Size, endCall(m.c.s, p, err)); err != nil {
 		return st, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
@@ -142,12 +142,12 @@ func (m *Message) Imrecv(b elem.Buffer) Request {
 	if m.null {
 		return Request{c: procNullRecv}
 	}
-	p, err := m.c.s.checkStart(opImrecv, nil, b.Bytes())
+	p, err := m.c.s.checkStart(opImrecv, noBuffer, b)
 	if err != nil {
 		m.used.Store(false)
 		return m.c.refused("Imrecv", m.st.Source, m.st.Tag, err)
 	}
-	r := m.m.Irecv(b.Bytes(), nil, b.Type.Sig)
+	r := m.m.Irecv(b.Bytes(), b.Type.Layout, b.Type.Sig)
 	p.Received(r)
 	return m.c.withPending(p, r).startedRequest(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
 }

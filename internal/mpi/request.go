@@ -160,11 +160,11 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 	if source == ProcNull {
 		return Request{c: procNullRecv}
 	}
-	p, err := s.checkStart(opIrecv, nil, b.Bytes())
+	p, err := s.checkStart(opIrecv, noBuffer, b)
 	if err != nil {
 		return c.refused("Irecv", source, tag, err)
 	}
-	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig})
+	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Layout: b.Type.Layout})
 	p.Received(r)
 	return c.withPending(p, r).startedRequest(r, opIrecv, source, tag, b.Type.Size)
 }
@@ -180,11 +180,11 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 	if dest == ProcNull {
 		return Request{c: completedAtStart}
 	}
-	p, err := s.checkStart(op, b.Bytes(), nil)
+	p, err := s.checkStart(op, b, noBuffer)
 	if err != nil {
 		return c.refused(op.String(), dest, tag, err)
 	}
-	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode})
+	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout})
 	if r == (engine.Request{}) {
 		return c.completedSend(p, op, dest, tag)
 	}

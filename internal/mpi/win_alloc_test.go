@@ -68,7 +68,7 @@ func TestWindowsAllocateNothing(t *testing.T) {
 			return w.LockAll()
 		}},
 	} {
-		for _, fab := range winFabrics {
+		for _, fab := range fabrics {
 			if fab.name == "at random" || fab.name == "no async" {
 				// Over "at random" the transport itself allocates. Over "no async" windows run the
 				// same code as over RMA.

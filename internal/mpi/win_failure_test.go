@@ -103,7 +103,7 @@ func TestKilledTarget(t *testing.T) {
 		"Wait":  func(w win) error { return first(w.Post([]int{1}), w.Wait()) },
 		"Free":  func(w win) error { return w.Free() },
 	} {
-		for _, fab := range winFabrics {
+		for _, fab := range fabrics {
 			if fab.immortal {
 				continue
 			}
@@ -182,7 +182,7 @@ func TestLockOfFailedRank(t *testing.T) {
 		commtest.Kill(c)
 		return nil
 	}
-	for _, fab := range winFabrics {
+	for _, fab := range fabrics {
 		if !fab.immortal {
 			t.Run(fab.name, func(t *testing.T) {
 				ranks(t, 3, holder, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)

@@ -83,7 +83,7 @@ func located[T comm.Real](rng *rand.Rand) comm.Loc[T] {
 
 // TestAccumulates runs each operation over each type that it is defined for.
 func TestAccumulates(t *testing.T) {
-	overFabrics(t, winCounts, func(c *comm.Comm) error {
+	overFabrics(t, fabricCounts, func(c *comm.Comm) error {
 		return first(
 			accTrial(c, integerOps[int8](), integral), accTrial(c, integerOps[int16](), integral),
 			accTrial(c, integerOps[int32](), integral), accTrial(c, integerOps[int64](), integral), accTrial(c, integerOps[int](), integral),

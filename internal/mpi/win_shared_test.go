@@ -84,7 +84,7 @@ func TestSharedParts(t *testing.T) {
 		}
 		return nil
 	}
-	for _, fab := range winFabrics {
+	for _, fab := range fabrics {
 		t.Run(fab.name, func(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
 				err := withWindow(c, 5, func(w *comm.Win[int]) error { return shares(w, fab.name == "inproc" || fab.name == "own shm") })

@@ -16,7 +16,7 @@ import (
 // an element encodes its writer and the round. The part of rank r has r·n elements for each rank,
 // so the part of rank 0 is empty.
 func TestFence(t *testing.T) {
-	overFabrics(t, winCounts, func(c *comm.Comm) error {
+	overFabrics(t, fabricCounts, func(c *comm.Comm) error {
 		for _, n := range []int{0, 1, 77, 3000} {
 			err := withWindow(c, c.Rank()*n*c.Size(), func(w *comm.Win[int64]) error {
 				for round := range 3 {
@@ -93,7 +93,7 @@ func fenceRound(c *comm.Comm, w *comm.Win[int64], n, round int) error {
 // TestComputingTarget: rank 0 computes and makes no calls, while the other ranks run every
 // operation on its part.
 func TestComputingTarget(t *testing.T) {
-	for _, fab := range winFabrics {
+	for _, fab := range fabrics {
 		if fab.name == "no async" {
 			continue // this fabric has no background progress
 		}
@@ -155,7 +155,7 @@ func visit(w *comm.Win[uint64], rank int) error {
 // changes the part.
 func TestExclusiveLocks(t *testing.T) {
 	const rounds = 30
-	overFabrics(t, winCounts, func(c *comm.Comm) error {
+	overFabrics(t, fabricCounts, func(c *comm.Comm) error {
 		return withWindow(c, 8, func(w *comm.Win[int]) error {
 			buf := make([]int, 8)
 			for i := range rounds {
@@ -186,7 +186,7 @@ func TestExclusiveLocks(t *testing.T) {
 // TestCounter: goroutines of all ranks draw numbers with FetchOp. Each number is drawn once.
 func TestCounter(t *testing.T) {
 	const each, goroutines = 60, 3
-	overFabrics(t, winCounts, func(c *comm.Comm) error {
+	overFabrics(t, fabricCounts, func(c *comm.Comm) error {
 		return withWindow(c, 1, func(w *comm.Win[int32]) error {
 			if err := w.LockAll(); err != nil {
 				return err
@@ -226,7 +226,7 @@ func TestCounter(t *testing.T) {
 // 0, by CompareSwap and FetchOp, makes the ranks do so one at a time.
 func TestSpinLock(t *testing.T) {
 	const rounds = 20
-	overFabrics(t, winCounts, func(c *comm.Comm) error {
+	overFabrics(t, fabricCounts, func(c *comm.Comm) error {
 		return withWindow(c, 2, func(w *comm.Win[uint32]) error {
 			if err := w.LockAll(); err != nil {
 				return err
@@ -265,7 +265,7 @@ func TestSpinLock(t *testing.T) {
 
 // TestPost: each rank synchronizes only with its neighbors, and puts only into their parts.
 func TestPost(t *testing.T) {
-	overFabrics(t, winCounts, func(c *comm.Comm) error {
+	overFabrics(t, fabricCounts, func(c *comm.Comm) error {
 		next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
 		sides := []int{next}
 		if prev != next {

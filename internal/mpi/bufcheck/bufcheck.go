@@ -331,10 +331,15 @@ func (p *Operation) annotate() {
 		race.Acquire(p.token[:]) // orders this goroutine after that of an earlier call of annotate for p
 		for _, b := range p.reads {
 			race.Read(b)
-			race.Release(b)
 		}
 		for _, b := range p.writes {
 			race.Write(b)
+		}
+		// Last, because the address of the first part of a view stands for all its parts.
+		for _, b := range p.reads {
+			race.Release(b)
+		}
+		for _, b := range p.writes {
 			race.Release(b)
 		}
 		race.Release(p.token[:])

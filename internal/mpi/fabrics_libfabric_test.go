@@ -7,11 +7,11 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric"
 )
 
-// Tests of windows also run over providers of libfabric. Some of these providers have atomics, and
+// Tests over fabrics also run over providers of libfabric. Some of these providers have atomics, and
 // some address remote memory by its virtual address (FI_MR_VIRT_ADDR).
 func init() {
 	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"} {
-		winFabrics = append(winFabrics, winFabric{
+		fabrics = append(fabrics, fabric{
 			name: prov, open: libfabric.New, immortal: true,
 			opts: []commtest.Option{commtest.WithParam("transport.libfabric.provider", prov)},
 		})

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// winFabric is a provider, with options for commtest.Run, that tests of windows use.
-type winFabric struct {
+// fabric is a provider, with options for commtest.Run.
+type fabric struct {
 	name string
 	open func() transport.Provider // called for each job
 	opts []commtest.Option
@@ -24,9 +24,9 @@ type winFabric struct {
 	immortal bool
 }
 
-// winFabrics are fabrics over which windows use each of their ways to access memory: mappings, RMA
-// and messages. Files with build tags add more fabrics.
-var winFabrics = []winFabric{
+// fabrics are fabrics over which messages and windows use each of their ways to move data: mappings,
+// RMA and messages. Files with build tags add more fabrics.
+var fabrics = []fabric{
 	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
 	{name: "RMA", open: func() transport.Provider { return inproc.NewFabric(inproc.WithoutSharedMemory()) }},
 	{name: "without RMA", open: func() transport.Provider {
@@ -45,13 +45,13 @@ var winFabrics = []winFabric{
 	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
 }
 
-// winCounts holds the numbers of ranks with which tests of windows run.
-var winCounts = []int{1, 2, 3, 5, 7}
+// fabricCounts holds the numbers of ranks with which most tests over fabrics run.
+var fabricCounts = []int{1, 2, 3, 5, 7}
 
-// overFabrics runs f over each of winFabrics, with each number of ranks in counts.
+// overFabrics runs f over each of fabrics, with each number of ranks in counts.
 func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
 	t.Helper()
-	for _, fab := range winFabrics {
+	for _, fab := range fabrics {
 		for _, n := range counts {
 			t.Run(fmt.Sprintf("%s/%d", fab.name, n), func(t *testing.T) {
 				ranks(t, n, f, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)

@@ -1,0 +1,194 @@
+package comm
+
+import (
+	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi"
+)
+
+// View is the elements of a slice that a [Layout] describes. Its methods send and receive them without
+// a copy by the program: the sender copies a part of the elements at a time to the message, and the
+// receiver copies them from the message to their places. A message has no layout: a rank may receive
+// into a slice, or with another layout, what another rank has sent from a view.
+//
+// A View is a value that goroutines may share, as the slice itself. If its layout is wrong or does not
+// fit the slice, every call with the view returns the error: [ErrLayout] or [ErrCount]. The zero View
+// has no elements; its calls return ErrType.
+type View[T any] struct{ in elem.Buffer }
+
+// Of returns the View of the elements of buf that l describes. The layout has no element before the
+// begin of buf or after its end. The first call for a layout and a type T allocates; later calls do
+// not.
+func Of[T any](buf []T, l Layout) View[T] {
+	if l.in == nil {
+		return View[T]{elem.View(buf[:0])}
+	}
+	return View[T]{elem.ViewAs(buf, l.in)}
+}
+
+// buffer returns the view for a call of package mpi.
+func (v View[T]) buffer() elem.Buffer {
+	if v.in.Type == nil {
+		return elem.NoView
+	}
+	return v.in
+}
+
+// Err returns the error that calls with the view return, or nil.
+func (v View[T]) Err() error { return v.buffer().Type.Err }
+
+// Len returns the number of elements of the view.
+func (v View[T]) Len() int { return elem.Whole(v.buffer().Size(), elem.SizeOf[T]()) }
+
+// Send is the function [Send] for the elements of the view. It does not allocate in steady state.
+func (v View[T]) Send(c *Comm, dest, tag int) error { return c.in().Send(v.buffer(), dest, tag) }
+
+// Ssend is the function [Ssend] for the elements of the view.
+func (v View[T]) Ssend(c *Comm, dest, tag int) error { return c.in().Ssend(v.buffer(), dest, tag) }
+
+// Bsend is the function [Bsend] for the elements of the view.
+func (v View[T]) Bsend(c *Comm, dest, tag int) error { return c.in().Bsend(v.buffer(), dest, tag) }
+
+// Recv is the function [Recv] for the elements of the view. It does not allocate.
+func (v View[T]) Recv(c *Comm, source, tag int) (Status, error) {
+	st, err := c.in().Recv(v.buffer(), source, tag)
+	return received(st, elem.SizeOf[T]()), err
+}
+
+// Isend is the function [Isend] for the elements of the view. It does not allocate in steady state.
+func (v View[T]) Isend(c *Comm, dest, tag int) Request {
+	return Request(c.in().Isend(v.buffer(), dest, tag))
+}
+
+// Issend is the function [Issend] for the elements of the view.
+func (v View[T]) Issend(c *Comm, dest, tag int) Request {
+	return Request(c.in().Issend(v.buffer(), dest, tag))
+}
+
+// Irecv is the function [Irecv] for the elements of the view. It does not allocate.
+func (v View[T]) Irecv(c *Comm, source, tag int) Request {
+	return Request(c.in().Irecv(v.buffer(), source, tag))
+}
+
+// Mrecv is the function [Mrecv] for the elements of the view.
+func (v View[T]) Mrecv(m *Message) (Status, error) {
+	st, err := (*mpi.Message)(m).Mrecv(v.buffer())
+	return received(st, elem.SizeOf[T]()), err
+}
+
+// Imrecv is the function [Imrecv] for the elements of the view.
+func (v View[T]) Imrecv(m *Message) Request {
+	return Request((*mpi.Message)(m).Imrecv(v.buffer()))
+}
+
+// SendrecvView is [Sendrecv] for the elements of two views, which may belong to the same slice but
+// must have no element in common. SendrecvView does not check that.
+func SendrecvView[S, R any](c *Comm, send View[S], dest, sendtag int, recv View[R], source, recvtag int) (Status, error) {
+	st, err := c.in().Sendrecv(send.buffer(), dest, sendtag, recv.buffer(), source, recvtag)
+	return received(st, elem.SizeOf[R]()), err
+}
+
+// Bcast is the function [Bcast] for the elements of the view. Other ranks may call it with another
+// layout, or the function with a slice; all have the same number of elements.
+func (v View[T]) Bcast(c *Comm, root int) error { return c.in().Bcast(v.buffer(), root) }
+
+// Ibcast is [View.Bcast], except that it does not block. The view belongs to the request until the
+// request is complete.
+func (v View[T]) Ibcast(c *Comm, root int) Request { return Request(c.in().Ibcast(v.buffer(), root)) }
+
+// GatherView collects the elements of all ranks in the root's views: recv[i] receives what rank i
+// sends. It is collective, as [Gatherv] is, which other ranks than the root may call instead.
+//
+//	root   send: as many elements as recv[root]; recv: a view for each rank
+//	others send: as many elements as the root's view for this rank; recv: ignored, may be nil
+//
+// send may share elements with the views of recv. Errors: those of Gatherv, except ErrBuffer.
+func GatherView[T any](c *Comm, send View[T], recv []View[T], root int) error {
+	return c.in().GatherView(send.buffer(), buffers(recv), root)
+}
+
+// IgatherView is [GatherView], except that it does not block. The views belong to the request until
+// the request is complete.
+func IgatherView[T any](c *Comm, send View[T], recv []View[T], root int) Request {
+	return Request(c.in().IgatherView(send.buffer(), buffers(recv), root))
+}
+
+// ScatterView sends to each rank the elements of one of the root's views: rank i receives those of
+// send[i]. It is collective, as [Scatterv] is, which other ranks than the root may call instead.
+//
+//	root   send: a view for each rank; recv: as many elements as send[root]
+//	others send: ignored, may be nil; recv: as many elements as the root's view for this rank
+//
+// recv may share elements with the views of send. Errors: those of Scatterv, except ErrBuffer.
+func ScatterView[T any](c *Comm, send []View[T], recv View[T], root int) error {
+	return c.in().ScatterView(buffers(send), recv.buffer(), root)
+}
+
+// IscatterView is [ScatterView], except that it does not block. The views belong to the request until
+// the request is complete.
+func IscatterView[T any](c *Comm, send []View[T], recv View[T], root int) Request {
+	return Request(c.in().IscatterView(buffers(send), recv.buffer(), root))
+}
+
+// AllgatherView is [GatherView] to all ranks: each receives in recv[i] what rank i sends. It is
+// collective, as [Allgatherv] is, which some ranks may call instead. The numbers of elements of the
+// views in recv are the same on all ranks.
+//
+// send may share elements with the views of recv. Errors: those of Allgatherv, except ErrBuffer.
+func AllgatherView[T any](c *Comm, send View[T], recv []View[T]) error {
+	return c.in().AllgatherView(send.buffer(), buffers(recv))
+}
+
+// IallgatherView is [AllgatherView], except that it does not block. The views belong to the request
+// until the request is complete.
+func IallgatherView[T any](c *Comm, send View[T], recv []View[T]) Request {
+	return Request(c.in().IallgatherView(send.buffer(), buffers(recv)))
+}
+
+// AlltoallView sends send[i] to rank i, and receives in recv[i] what rank i sends to this rank
+// (MPI_Alltoallw, MPI 4.1 §6.8). It is collective, as [Alltoallv] is, which some ranks may call
+// instead. send and recv have a view for each rank.
+//
+// The views of recv may share elements with those of send. Errors: those of Alltoallv, except
+// ErrBuffer.
+func AlltoallView[T any](c *Comm, send, recv []View[T]) error {
+	return c.in().AlltoallView(buffers(send), buffers(recv))
+}
+
+// IalltoallView is [AlltoallView], except that it does not block (MPI_Ialltoallw). The views belong to
+// the request until the request is complete.
+func IalltoallView[T any](c *Comm, send, recv []View[T]) Request {
+	return Request(c.in().IalltoallView(buffers(send), buffers(recv)))
+}
+
+// Pack copies the elements of v to dst, in the order of a message, and returns their number
+// (MPI_Pack). It is local. Errors: those of v; ErrTruncate if dst has fewer elements than v, and then
+// dst is filled. Pack does not allocate.
+func Pack[T any](dst []T, v View[T]) (int, error) {
+	b := v.buffer()
+	if err := b.Type.Err; err != nil {
+		return 0, err
+	}
+	n := min(len(dst), v.Len())
+	b.Pack(elem.View(dst[:n]).Bytes())
+	if n < v.Len() {
+		return n, ErrTruncate
+	}
+	return n, nil
+}
+
+// Unpack copies the elements of src to those of v, in the order of a message, and returns their number
+// (MPI_Unpack). It is local. If src has fewer elements than v, the others stay as they are. Errors:
+// those of v; ErrTruncate if src has more elements than v, and then v is filled. Unpack does not
+// allocate.
+func Unpack[T any](v View[T], src []T) (int, error) {
+	b := v.buffer()
+	if err := b.Type.Err; err != nil {
+		return 0, err
+	}
+	n := min(len(src), v.Len())
+	b.Unpack(elem.View(src[:n]).Bytes())
+	if n < len(src) {
+		return n, ErrTruncate
+	}
+	return n, nil
+}

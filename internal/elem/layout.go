@@ -1,0 +1,140 @@
+package elem
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/layout"
+)
+
+// Layout is a layout that counts elements, of any type. It keeps the Types that At has made from it,
+// one for each element type. Goroutines may share it.
+type Layout struct {
+	in    layout.Layout // sizes and offsets are in elements
+	types atomic.Pointer[[]*Type]
+}
+
+// NewLayout returns a Layout for l, whose sizes and offsets are in elements.
+func NewLayout(l layout.Layout) *Layout { return &Layout{in: l} }
+
+// Elements returns the layout in elements.
+func (l *Layout) Elements() layout.Layout { return l.in }
+
+// ViewAs returns a Buffer for the elements of s that l describes. If l is not valid, or s does not have
+// all these elements, the Type of the Buffer has an error that says so.
+//
+// Hot path: no allocation after the first call for a type T, except for an error.
+func ViewAs[T any](s []T, l *Layout) Buffer {
+	b := View(s)
+	if err := l.in.Err(); err != nil {
+		return b.broken(err)
+	}
+	if !l.in.Fits(len(s), 0) {
+		low, high := l.in.Span()
+		return b.broken(fmt.Errorf("%w: the layout uses the elements %d to %d, and the slice has %d", ErrCount, low, high-1, len(s)))
+	}
+	if off, ok := l.in.Contiguous(); ok {
+		return View(s[off : off+l.in.Size()])
+	}
+	t := l.of(b.Type)
+	if t.Err != nil {
+		return b.broken(t.Err)
+	}
+	_, high := l.in.Span()
+	return Buffer{b.data, high, t}
+}
+
+// of returns the Type for elements of type t with the layout.
+func (l *Layout) of(t *Type) *Type {
+	for {
+		old := l.types.Load()
+		if old != nil {
+			for _, have := range *old {
+				if have.Go == t.Go {
+					return have
+				}
+			}
+		}
+		in := layout.Scale(t.Size, l.in)
+		derived := *t
+		derived.Layout, derived.of = &in, t
+		if derived.Err == nil {
+			derived.Err = in.Err()
+		}
+		var list []*Type
+		if old != nil {
+			list = slices.Clone(*old)
+		}
+		list = append(list, &derived)
+		if l.types.CompareAndSwap(old, &list) {
+			return &derived
+		}
+	}
+}
+
+// broken returns a Buffer for a call that fails with err.
+func (b Buffer) broken(err error) Buffer {
+	t := *b.Type
+	if t.Err == nil {
+		t.Err = err
+	}
+	return Buffer{nil, 0, &t}
+}
+
+// Size returns the number of bytes of data in the buffer.
+func (b Buffer) Size() int {
+	if b.Type.Layout != nil {
+		return b.Type.Layout.Size()
+	}
+	return b.Count * b.Type.Size
+}
+
+// Pack copies the data of the buffer to dst, which has b.Size() bytes.
+func (b Buffer) Pack(dst []byte) {
+	if b.Type.Layout != nil {
+		b.Type.Layout.Pack(dst, b.Bytes(), 0, 0)
+		return
+	}
+	copy(dst, b.Bytes())
+}
+
+// Unpack copies src, which has at most b.Size() bytes, to the data of the buffer.
+func (b Buffer) Unpack(src []byte) {
+	if b.Type.Layout != nil {
+		b.Type.Layout.Unpack(b.Bytes(), src, 0, 0)
+		return
+	}
+	copy(b.Bytes(), src)
+}
+
+// Copy returns a Buffer with a copy of the data, in memory of its own and without a Layout.
+func (b Buffer) Copy() Buffer {
+	own := make([]byte, b.Size())
+	b.Pack(own)
+	if t := b.Type; t.Layout != nil {
+		return At(own, len(own)/t.Size, t.of)
+	}
+	return At(own, b.Count, b.Type)
+}
+
+// Parts returns the data of the buffer as ranges of memory, in their order.
+func (b Buffer) Parts() [][]byte {
+	mem := b.Bytes()
+	if b.Type.Layout == nil {
+		return [][]byte{mem}
+	}
+	var parts [][]byte
+	var list [64]layout.Range
+	for pos, size := 0, b.Size(); pos < size; {
+		var ranges []layout.Range
+		ranges, pos = b.Type.Layout.Ranges(list[:0], pos, size)
+		for _, r := range ranges {
+			parts = append(parts, mem[r.Off:r.Off+r.Len])
+		}
+	}
+	return parts
+}
+
+// NoView is the Buffer of a view that the program has not made.
+var NoView = Buffer{Type: &Type{Err: fmt.Errorf("%w: the view is zero; make it by Of", ErrType)}}

@@ -1,0 +1,200 @@
+package mpi
+
+import (
+	"fmt"
+
+	"github.com/weft-hpc/weft/internal/coll"
+	"github.com/weft-hpc/weft/internal/elem"
+)
+
+// Collectives over views
+//
+// A view is a Buffer whose type has a layout. A collective copies what it sends from views to scratch
+// memory, works on contiguous data, and at its end (link.unpack) copies what it has received to views.
+// So a rank with views may call a collective together with ranks that have slices:
+//
+//	GatherView  is a Gatherv     ScatterView  is a Scatterv     Bcast is the same call
+//	AllgatherView an Allgatherv  AlltoallView an Alltoallv
+
+// packed returns the memory with the data of b, which the collective sends: a copy if b is a view.
+func (l *link) packed(b elem.Buffer) []byte {
+	if b.Type.Layout == nil {
+		return b.Bytes()
+	}
+	l.oneView[0] = b
+	l.sendViews = l.oneView[:]
+	mem := l.Scratch(b.Size())
+	b.Pack(mem)
+	return mem
+}
+
+// unpacked returns the memory to which the collective receives the data of b: scratch memory if b is
+// a view.
+func (l *link) unpacked(b elem.Buffer) []byte {
+	if b.Type.Layout == nil {
+		return b.Bytes()
+	}
+	l.oneView[0] = b
+	l.recvViews = l.oneView[:]
+	return l.Scratch(b.Size())
+}
+
+// unpack copies what the collective has received to the views.
+func (l *link) unpack() {
+	recv := l.recv
+	for _, v := range l.recvViews {
+		n := v.Size()
+		v.Unpack(recv[:n])
+		recv = recv[n:]
+	}
+}
+
+// parts returns scratch memory for the data of the views, one for each rank, and the counts and
+// displacements in it. name is the name of the argument in errors.
+func (l *link) parts(name string, views []elem.Buffer) (mem []byte, counts, displs []int, err error) {
+	n := l.Size()
+	if len(views) != n {
+		return nil, nil, nil, fmt.Errorf("%w: %d views in %s and %d ranks", ErrCount, len(views), name, n)
+	}
+	words := elem.Slice[int](l.Scratch(2 * n * elem.SizeOf[int]()))
+	counts, displs = words[:n:n], words[n:]
+	total := 0
+	for i, v := range views {
+		if v.Type == nil {
+			v = elem.NoView
+		}
+		if v.Type.Err != nil {
+			return nil, nil, nil, fmt.Errorf("%s[%d]: %w", name, i, v.Type.Err)
+		}
+		counts[i], displs[i] = v.Size(), total
+		total += v.Size()
+	}
+	return l.Scratch(total), counts, displs, nil
+}
+
+// sendParts stores the views that the collective sends, one for each rank, as send.
+func (l *link) sendParts(views []elem.Buffer) (err error) {
+	if l.send, l.sendCounts, l.sendDispls, err = l.parts("send", views); err != nil {
+		return err
+	}
+	l.sendViews = views
+	for i, v := range views {
+		v.Pack(l.send[l.sendDispls[i]:][:l.sendCounts[i]])
+	}
+	return nil
+}
+
+// recvParts stores the views that the collective receives, one from each rank, as recv.
+func (l *link) recvParts(views []elem.Buffer) (err error) {
+	if l.recv, l.recvCounts, l.recvDispls, err = l.parts("recv", views); err == nil {
+		l.recvViews = views
+	}
+	return err
+}
+
+// GatherView implements comm.GatherView, which documents the call.
+func (c *Comm) GatherView(send elem.Buffer, recv []elem.Buffer, root int) error {
+	return run(c.gatherView("GatherView", send, recv, root))
+}
+
+// IgatherView implements comm.IgatherView, which documents the call.
+func (c *Comm) IgatherView(send elem.Buffer, recv []elem.Buffer, root int) Request {
+	return c.spawn(c.gatherView("IgatherView", send, recv, root))
+}
+
+func (c *Comm) gatherView(name string, send elem.Buffer, recv []elem.Buffer, root int) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.checkRoot(root); err == nil && l.Rank() == root {
+		if err = l.recvParts(recv); err == nil && l.recvCounts[root] != send.Size() {
+			err = l.wrongCount("send", send.Size(), l.recvCounts[root])
+		}
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send = l.packed(send)
+	return l.ready(coll.KindGatherv, root, 0)
+}
+
+// ScatterView implements comm.ScatterView, which documents the call.
+func (c *Comm) ScatterView(send []elem.Buffer, recv elem.Buffer, root int) error {
+	return run(c.scatterView("ScatterView", send, recv, root))
+}
+
+// IscatterView implements comm.IscatterView, which documents the call.
+func (c *Comm) IscatterView(send []elem.Buffer, recv elem.Buffer, root int) Request {
+	return c.spawn(c.scatterView("IscatterView", send, recv, root))
+}
+
+func (c *Comm) scatterView(name string, send []elem.Buffer, recv elem.Buffer, root int) (*link, error) {
+	l, err := c.open(name, recv.Type)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.checkRoot(root); err == nil && l.Rank() == root {
+		if err = l.sendParts(send); err == nil && l.sendCounts[root] != recv.Size() {
+			err = l.wrongCount("recv", recv.Size(), l.sendCounts[root])
+		}
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.recv = l.unpacked(recv)
+	return l.ready(coll.KindScatterv, root, 0)
+}
+
+// AllgatherView implements comm.AllgatherView, which documents the call.
+func (c *Comm) AllgatherView(send elem.Buffer, recv []elem.Buffer) error {
+	return run(c.allgatherView("AllgatherView", send, recv))
+}
+
+// IallgatherView implements comm.IallgatherView, which documents the call.
+func (c *Comm) IallgatherView(send elem.Buffer, recv []elem.Buffer) Request {
+	return c.spawn(c.allgatherView("IallgatherView", send, recv))
+}
+
+func (c *Comm) allgatherView(name string, send elem.Buffer, recv []elem.Buffer) (*link, error) {
+	l, err := c.open(name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.recvParts(recv); err == nil && l.recvCounts[l.Rank()] != send.Size() {
+		err = l.wrongCount("send", send.Size(), l.recvCounts[l.Rank()])
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.send = l.packed(send)
+	return l.readyWith(coll.KindAllgatherv, l.recvCounts, len(l.recv))
+}
+
+// AlltoallView implements comm.AlltoallView, which documents the call.
+func (c *Comm) AlltoallView(send, recv []elem.Buffer) error {
+	return run(c.alltoallView("AlltoallView", send, recv))
+}
+
+// IalltoallView implements comm.IalltoallView, which documents the call.
+func (c *Comm) IalltoallView(send, recv []elem.Buffer) Request {
+	return c.spawn(c.alltoallView("IalltoallView", send, recv))
+}
+
+func (c *Comm) alltoallView(name string, send, recv []elem.Buffer) (*link, error) {
+	l, err := c.begin(name)
+	if err != nil {
+		return nil, err
+	}
+	if err = l.recvParts(recv); err == nil {
+		err = l.sendParts(send)
+	}
+	if err != nil {
+		return l.refuse(err)
+	}
+	l.elem, l.typ = send[0].Type.Size, send[0].Type.Sig
+	if s, r := l.sendCounts[l.Rank()], l.recvCounts[l.Rank()]; s != r {
+		return l.refuse(l.wrongCount("the part for the rank itself", s, r))
+	}
+	return l.ready(coll.KindAlltoallv, 0, 0)
+}
