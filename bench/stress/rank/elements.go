@@ -12,6 +12,7 @@ type subject interface {
 	collectives(k *call) error
 	messages(k *call) error
 	ring(k *call) error
+	views(k *call) error
 	window(k *call) error
 }
 

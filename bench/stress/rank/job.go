@@ -99,6 +99,7 @@ var operations = []struct {
 	{"barriers", 3, barriers},
 	{"sums", 4, sums},
 	{"parts", 4, parts},
+	{"views", 6, func(k *call) error { return k.subject().views(k) }},
 	{"window", 12, func(k *call) error { return k.subject().window(k) }},
 	{"crowd", 3, crowd},
 	{"contention", 5, func(k *call) error { return contentions[k.rng.IntN(len(contentions))](k) }},

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// drawn is a view with a random layout, and the memory that it belongs to.
+type drawn[T comparable] struct {
+	view    comm.View[T]
+	mem     []T
+	indices []int // of the elements of the view, in their order
+}
+
+// drawView returns a view of n elements, whose layout may differ between ranks.
+func (e element[T]) drawView(k *call, n int) (v drawn[T], err error) {
+	layout, indices := e.drawIndices(k, n)
+	_, high := layout.Span()
+	if v.mem, err = e.buffer(k, high+k.own.IntN(5)); err != nil {
+		return v, err
+	}
+	v.view, v.indices = comm.Of(v.mem, layout), indices
+	return v, v.view.Err()
+}
+
+// drawIndices returns a random layout of n elements, and the indices of its elements.
+func (e element[T]) drawIndices(k *call, n int) (comm.Layout, []int) {
+	shift := k.own.IntN(4)
+	indices := make([]int, 0, n)
+	switch k.own.IntN(4) {
+	case 0: // blocks at equal distances, the last one shorter
+		block, gap := 1+k.own.IntN(9), k.own.IntN(4)
+		for i := range n {
+			indices = append(indices, shift+i/block*(block+gap)+i%block)
+		}
+		count := n / block
+		l := comm.Vector(count, block, block+gap)
+		rest := comm.Contiguous(n % block).Shift(count * (block + gap))
+		return comm.Combine([]int{shift, shift}, []comm.Layout{l, rest}), indices
+	case 1: // rows of a matrix, column by column
+		rows := 1 + k.own.IntN(6)
+		cols, rest := n/rows, n%rows
+		for j := range cols {
+			for i := range rows {
+				indices = append(indices, shift+i*(cols+1)+j)
+			}
+		}
+		begin := shift + rows*(cols+1)
+		for i := range rest {
+			indices = append(indices, begin+2*i)
+		}
+		l := comm.Vector(rows, 1, cols+1).Resized(0, 1).Repeat(cols)
+		return comm.Combine([]int{shift, begin}, []comm.Layout{l, comm.Contiguous(1).Strided(rest, 2)}), indices
+	case 2: // blocks in a random order
+		lengths, offs := []int(nil), []int(nil)
+		at := shift
+		for left := n; left > 0; left -= lengths[len(lengths)-1] {
+			lengths = append(lengths, 1+k.own.IntN(min(left, 200)))
+			offs = append(offs, at)
+			at += lengths[len(lengths)-1] + k.own.IntN(3)
+		}
+		k.own.Shuffle(len(offs), func(i, j int) {
+			offs[i], offs[j], lengths[i], lengths[j] = offs[j], offs[i], lengths[j], lengths[i]
+		})
+		for i, off := range offs {
+			for j := range lengths[i] {
+				indices = append(indices, off+j)
+			}
+		}
+		return comm.Indexed(lengths, offs), indices
+	default:
+		for i := range n {
+			indices = append(indices, shift+i)
+		}
+		return comm.Contiguous(n).Shift(shift), indices
+	}
+}
+
+// put stores data in the elements of the view.
+func (v *drawn[T]) put(data []T) {
+	for i, at := range v.indices {
+		v.mem[at] = data[i]
+	}
+}
+
+// expect returns a function that checks that the view has the elements data, and that the elements
+// of the memory outside the view are as they are now.
+func (v *drawn[T]) expect(what string, data []T) func() error {
+	want := slices.Clone(v.mem)
+	for i, at := range v.indices {
+		want[at] = data[i]
+	}
+	return func() error { return same(what, v.mem, want) }
+}
+
+// views exchanges views: each rank with those at some distance on the ring of ranks, and all ranks by
+// one of the collectives that take a view for each rank.
+func (e element[T]) views(k *call) error {
+	p, me := k.c.Size(), k.c.Rank()
+	for i := range 1 + k.rng.IntN(4) {
+		n, by := k.length(2*e.size(), 6*p), k.rng.IntN(p)
+		to, from := (me+by)%p, (me+p-by)%p
+		send, err := e.drawView(k, n)
+		if err != nil {
+			return err
+		}
+		recv, err := e.drawView(k, n)
+		if err != nil {
+			return err
+		}
+		salt := k.salt + uint64(i)
+		send.put(e.block(salt, me, 0, n))
+		check := recv.expect(fmt.Sprintf("view %d of %v", i, e), e.block(salt, from, 0, n))
+		var rs []comm.Request
+		if k.own.IntN(2) == 0 {
+			rs = append(rs, recv.view.Irecv(k.c, from, k.tag), send.view.Isend(k.c, to, k.tag))
+		} else {
+			rs = append(rs, send.view.Issend(k.c, to, k.tag))
+			k.delay()
+			rs = append(rs, recv.view.Irecv(k.c, from, k.tag))
+		}
+		if _, err := k.wait(rs); err != nil {
+			return err
+		}
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return e.viewsOfAll(k)
+}
+
+// viewsOfAll does a collective with a view for each rank. Rank i sends lengths[i][j] elements to rank
+// j.
+func (e element[T]) viewsOfAll(k *call) error {
+	c, p, me := k.c, k.c.Size(), k.c.Rank()
+	call, root := k.rng.IntN(4), k.rng.IntN(p)
+	most := min(k.length(2*e.size(), 4*p*p), 3000)
+	lengths := make([][]int, p)
+	for i := range lengths {
+		for range p {
+			lengths[i] = append(lengths[i], k.rng.IntN(2)*k.rng.IntN(most+1))
+		}
+	}
+	data := func(from, to int) []T { return e.block(k.salt+uint64(to)<<8, from, 0, lengths[from][to]) }
+	var checks []func() error
+	one := func(out bool, from, to int) (comm.View[T], error) {
+		v, err := e.drawView(k, lengths[from][to])
+		switch {
+		case err != nil:
+		case out:
+			v.put(data(from, to))
+		default:
+			checks = append(checks, v.expect(fmt.Sprintf("view from rank %d in call %d", from, call), data(from, to)))
+		}
+		return v.view, err
+	}
+	list := func(out bool, peer func(r int) (from, to int)) (views []comm.View[T], err error) {
+		for r := range p {
+			from, to := peer(r)
+			v, err := one(out, from, to)
+			if err != nil {
+				return nil, err
+			}
+			views = append(views, v)
+		}
+		return views, nil
+	}
+	var send, recv []comm.View[T]
+	var mine comm.View[T]
+	var err error
+	k.delay()
+	switch call {
+	case 0:
+		if send, err = list(true, func(r int) (int, int) { return me, r }); err == nil {
+			recv, err = list(false, func(r int) (int, int) { return r, me })
+		}
+		if err == nil {
+			err = comm.AlltoallView(c, send, recv)
+		}
+	case 1:
+		if mine, err = one(true, me, root); err == nil {
+			recv, err = list(false, func(r int) (int, int) { return r, root })
+		}
+		if err == nil {
+			err = comm.AllgatherView(c, mine, recv)
+		}
+	case 2:
+		if mine, err = one(true, me, root); err == nil && me == root {
+			recv, err = list(false, func(r int) (int, int) { return r, root })
+		}
+		if err == nil {
+			err = comm.GatherView(c, mine, recv, root)
+		}
+	default:
+		if mine, err = one(false, root, me); err == nil && me == root {
+			send, err = list(true, func(r int) (int, int) { return root, r })
+		}
+		if err == nil {
+			err = comm.ScatterView(c, send, mine, root)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("call %d of %d ranks, root %d: %w", call, p, root, err)
+	}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
