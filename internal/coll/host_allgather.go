@@ -34,16 +34,7 @@ func (h *Host) allgather(recv []byte, b blocks) error {
 		if err := h.publishData(own); err != nil {
 			return err
 		}
-		for x := 1; x < h.Size; x++ {
-			r := h.after(x)
-			if err := h.awaitArrival(r); err != nil {
-				return err
-			}
-			to := b.of(recv, r)
-			copy(to, h.publishedData(r, len(to)))
-		}
-		h.arrivedAll = h.call
-		return nil
+		return h.finishAllgather(recv, b)
 	}
 
 	dataBuffer, err := h.ownDataBuffer()
@@ -74,6 +65,21 @@ func (h *Host) allgather(recv []byte, b blocks) error {
 				copy(to, h.dataBufferOf(r)[half:])
 			}
 		}
+	}
+	h.arrivedAll = h.call
+	return nil
+}
+
+// finishAllgather waits for the blocks that the other ranks have passed to publishData, and copies
+// them to recv.
+func (h *Host) finishAllgather(recv []byte, b blocks) error {
+	for x := 1; x < h.Size; x++ {
+		r := h.after(x)
+		if err := h.awaitArrival(r); err != nil {
+			return err
+		}
+		to := b.of(recv, r)
+		copy(to, h.publishedData(r, len(to)))
 	}
 	h.arrivedAll = h.call
 	return nil

@@ -22,24 +22,15 @@ func allreduceShared(l Link, cfg *Config, send, recv []byte, op Op) error {
 //
 // Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
-	if h.Size > 2 && len(send) >= max(1, cfg.SharedSliceBytes) {
-		return h.slices(send, recv, op, allRanks)
-	}
 	segment := h.splitDataBuffers(fewSegments, op.Size)
-	if len(send) <= segment {
+	switch {
+	case h.bySlices(cfg, len(send)):
+		return h.slices(send, recv, op, allRanks)
+	case len(send) <= segment:
 		if err := h.publishData(send); err != nil {
 			return err
 		}
-		if err := h.awaitAllArrivals(); err != nil {
-			return err
-		}
-		if len(send) > 0 {
-			// Read this rank's operand from send, not from its arrival line: the line may be in
-			// the cache of another core now.
-			o := operands{h: h, own: send, inline: len(send) <= inlineBytes}
-			o.reduce(recv, op, h.Size)
-		}
-		return nil
+		return h.finishAllreduce(send, recv, op)
 	}
 
 	dataBuffer, err := h.ownDataBuffer()
@@ -69,6 +60,31 @@ func (h *Host) Allreduce(cfg *Config, send, recv []byte, op Op) error {
 		}
 		o.reduce(segmentOf(recv, i, segment), op, h.Size)
 		h.publishConsumed(i, n)
+	}
+	return nil
+}
+
+// bySlices reports whether the ranks share the work of an allreduce of n bytes.
+func (h *Host) bySlices(cfg *Config, n int) bool {
+	return h.Size > 2 && n >= max(1, cfg.SharedSliceBytes)
+}
+
+// isShortAllreduce reports whether an allreduce of n bytes has one round.
+func (h *Host) isShortAllreduce(cfg *Config, n int, op Op) bool {
+	return !h.bySlices(cfg, n) && n <= h.splitDataBuffers(fewSegments, op.Size)
+}
+
+// finishAllreduce waits for the operands that the other ranks have passed to publishData, and combines
+// all operands.
+func (h *Host) finishAllreduce(send, recv []byte, op Op) error {
+	if err := h.awaitAllArrivals(); err != nil {
+		return err
+	}
+	if len(send) > 0 {
+		// Read this rank's operand from send, not from its arrival line: the line may be in the cache
+		// of another core now.
+		o := operands{h: h, own: send, inline: len(send) <= inlineBytes}
+		o.reduce(recv, op, h.Size)
 	}
 	return nil
 }

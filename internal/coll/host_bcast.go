@@ -28,11 +28,7 @@ func (h *Host) Bcast(buf []byte, root int) error {
 		if err := h.arrive(); err != nil {
 			return err
 		}
-		if err := h.awaitArrival(root); err != nil {
-			return err
-		}
-		copy(buf, h.publishedData(root, len(buf)))
-		return nil
+		return h.finishBcast(buf, root)
 	}
 
 	if h.Rank == root {
@@ -53,5 +49,17 @@ func (h *Host) Bcast(buf []byte, root int) error {
 		copy(to, h.segmentAt(dataBuffer, i, len(to)))
 		h.publishConsumed(i, n)
 	}
+	return nil
+}
+
+// finishBcast waits for the data that the root has passed to publishData, and copies it to buf.
+func (h *Host) finishBcast(buf []byte, root int) error {
+	if h.Rank == root {
+		return nil
+	}
+	if err := h.awaitArrival(root); err != nil {
+		return err
+	}
+	copy(buf, h.publishedData(root, len(buf)))
 	return nil
 }

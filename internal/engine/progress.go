@@ -35,6 +35,15 @@ func (e *Engine) poll() {
 	}
 }
 
+// Poll polls the transports once, for a goroutine that has tested something other than a Request
+// without success.
+func (e *Engine) Poll() {
+	e.mu.Lock()
+	e.poll()
+	e.testFailed()
+	e.mu.Unlock()
+}
+
 // progress reads the completion queues of the rails, handles the completions, and starts queued
 // operations for which there was no room. It returns the number of completions, plus the number of
 // queued requests that it has continued, because a goroutine that waits must not sleep while a peer

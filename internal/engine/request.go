@@ -389,6 +389,17 @@ func (q Request) Done() bool {
 	return q.doneLocked()
 }
 
+// Collected reports whether the result of the operation was returned already, by any copy of the
+// Request, so that Wait would return nothing.
+func (q Request) Collected() bool {
+	if q.r == nil {
+		return true
+	}
+	q.r.e.mu.Lock()
+	defer q.r.e.mu.Unlock()
+	return q.r.gen != q.gen
+}
+
 // doneLocked is Done for a caller that holds the lock.
 func (q Request) doneLocked() bool { return q.r == nil || q.r.gen != q.gen || q.r.done }
 

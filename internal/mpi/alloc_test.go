@@ -2,6 +2,7 @@ package mpi_test
 
 import (
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
@@ -63,6 +64,15 @@ func TestAllocations(t *testing.T) {
 		}},
 		{"small views", 2, func(c *comm.Comm) error { return exchange(c, small[c.Rank()]) }},
 		{"large views", 2, func(c *comm.Comm) error { return exchange(c, wide[c.Rank()]) }},
+		{"persistent messages", 2, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.RecvInit(c, out[c.Rank()], other(c), 0)
+		}, func(c *comm.Comm) (*comm.Persistent, error) { return comm.SendInit(c, in[c.Rank()], other(c), 0) })},
+		{"persistent Allreduce", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.AllreduceInit(c, in[c.Rank()], out[c.Rank()], comm.Sum)
+		})},
+		{"persistent large Allreduce", 2, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.AllreduceInit(c, large[c.Rank()], large[c.Rank()], comm.Sum)
+		})},
 		{"Isend, Irecv and Wait", 2, func(c *comm.Comm) error {
 			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
 			s := comm.Isend(c, in[c.Rank()], other(c), 0)
@@ -132,6 +142,37 @@ func TestAllocations(t *testing.T) {
 			}
 			t.Run(over+"/"+x.name, func(t *testing.T) { countAllocations(t, x.ranks, x.call, opts...) })
 		}
+	}
+}
+
+// again returns a function that starts persistent operations and waits for them. Its first call on a
+// rank makes them.
+func again(makers ...func(c *comm.Comm) (*comm.Persistent, error)) func(c *comm.Comm) error {
+	var made sync.Map // by *comm.Comm: the operations
+	return func(c *comm.Comm) error {
+		known, ok := made.Load(c)
+		if !ok {
+			var ps []*comm.Persistent
+			for _, m := range makers {
+				p, err := m(c)
+				if err != nil {
+					return err
+				}
+				ps = append(ps, p)
+			}
+			known = ps
+			made.Store(c, known)
+		}
+		ps := known.([]*comm.Persistent)
+		if err := comm.StartAll(ps); err != nil {
+			return err
+		}
+		for _, p := range ps {
+			if _, err := p.Wait(); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 }
 

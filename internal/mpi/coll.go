@@ -54,6 +54,9 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root = what, root
 	l.sign(what, root, count)
 	l.requestArena(count)
+	if l.sendViews != nil {
+		l.pack()
+	}
 	return l, nil
 }
 

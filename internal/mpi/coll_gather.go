@@ -182,5 +182,8 @@ func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error)
 	l.what = what
 	l.sign(what, 0, coll.Fold(counts))
 	l.requestArena(total)
+	if l.sendViews != nil {
+		l.pack()
+	}
 	return l, nil
 }

@@ -16,16 +16,15 @@ import (
 //	GatherView  is a Gatherv     ScatterView  is a Scatterv     Bcast is the same call
 //	AllgatherView an Allgatherv  AlltoallView an Alltoallv
 
-// packed returns the memory with the data of b, which the collective sends: a copy if b is a view.
+// packed returns the memory with the data of b, which the collective sends: scratch memory if b is a
+// view, to which pack copies the data.
 func (l *link) packed(b elem.Buffer) []byte {
 	if b.Type.Layout == nil {
 		return b.Bytes()
 	}
 	l.oneView[0] = b
 	l.sendViews = l.oneView[:]
-	mem := l.Scratch(b.Size())
-	b.Pack(mem)
-	return mem
+	return l.Scratch(b.Size())
 }
 
 // unpacked returns the memory to which the collective receives the data of b: scratch memory if b is
@@ -37,6 +36,19 @@ func (l *link) unpacked(b elem.Buffer) []byte {
 	l.oneView[0] = b
 	l.recvViews = l.oneView[:]
 	return l.Scratch(b.Size())
+}
+
+// pack copies what the collective sends from the views.
+func (l *link) pack() {
+	mem := l.send
+	if l.what == coll.KindBcast {
+		mem = l.recv
+	}
+	for _, v := range l.sendViews {
+		n := v.Size()
+		v.Pack(mem[:n])
+		mem = mem[n:]
+	}
 }
 
 // unpack copies what the collective has received to the views.
@@ -74,14 +86,10 @@ func (l *link) parts(name string, views []elem.Buffer) (mem []byte, counts, disp
 
 // sendParts stores the views that the collective sends, one for each rank, as send.
 func (l *link) sendParts(views []elem.Buffer) (err error) {
-	if l.send, l.sendCounts, l.sendDispls, err = l.parts("send", views); err != nil {
-		return err
+	if l.send, l.sendCounts, l.sendDispls, err = l.parts("send", views); err == nil {
+		l.sendViews = views
 	}
-	l.sendViews = views
-	for i, v := range views {
-		v.Pack(l.send[l.sendDispls[i]:][:l.sendCounts[i]])
-	}
-	return nil
+	return err
 }
 
 // recvParts stores the views that the collective receives, one from each rank, as recv.

@@ -49,6 +49,7 @@ type state struct {
 	group Group // the communicator's processes
 
 	window atomic.Bool // the communicator is a window's own
+	of     *state      // the communicator is that of a persistent collective of of; nil: it is not
 	// If parent is revoked, this communicator is revoked too. nil: there is no parent. See attach.
 	// Guarded by job.stall.mu.
 	parent *state
@@ -133,6 +134,9 @@ func (c *Comm) name() string {
 }
 
 func (s *state) name() string {
+	if s.of != nil {
+		return s.of.name()
+	}
 	if s.window.Load() {
 		return commName("win", s.id)
 	}
@@ -202,8 +206,11 @@ func (c *Comm) WithContext(ctx context.Context) *Comm {
 }
 
 // Dup implements comm.Comm.Dup, which documents the call.
-func (c *Comm) Dup() (*Comm, error) {
-	l, err := c.begin("Dup")
+func (c *Comm) Dup() (*Comm, error) { return c.dup("Dup") }
+
+// dup is Dup for a call with this name.
+func (c *Comm) dup(name string) (*Comm, error) {
+	l, err := c.begin(name)
 	if err != nil {
 		return nil, err
 	}

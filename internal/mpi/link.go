@@ -62,8 +62,15 @@ type link struct {
 	scratch [][]byte       // buffers that Scratch returns, in the order of its calls; kept for the next collective
 	used    int            // number of slices of scratch that this call uses
 	oneView [1]elem.Buffer // memory of sendViews or recvViews, for a collective with one view
-	large   []*[]byte      // buffers longer than scratchKept that this call uses; release calls giveLarge for them
-	tainted bool           // a transfer may still use the buffers, so the link is not used again
+
+	// Of the link of a persistent collective, which end does not release; see Persistent.
+	persistent              bool
+	rounds                  int            // number of starts
+	usedByPlan, largeByPlan int            // elements of scratch and large that the plan uses
+	short                   coll.ShortCall // the call, for the functions of coll.Host that take it
+	finishTask              func() error   // finishPublished
+	large                   []*[]byte      // buffers longer than scratchKept that this call uses; release calls giveLarge for them
+	tainted                 bool           // a transfer may still use the buffers, so the link is not used again
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu
@@ -156,7 +163,11 @@ func (l *link) end(err error) error {
 	} else if l.recvViews != nil {
 		l.unpack()
 	}
-	l.release()
+	if l.persistent {
+		l.rewind()
+	} else {
+		l.release()
+	}
 	return err
 }
 

@@ -1,0 +1,109 @@
+package coll
+
+// Short calls in two halves
+//
+// A short call has one round: each rank publishes its part with its arrival, waits for the arrivals
+// of the others, and reads what they have published. Publish is the first half, and Finish the second.
+// Between the two, the other ranks need nothing of this rank. So a persistent collective can start
+// without a wait, and without a goroutine that continues it.
+
+// ShortCall is a call for Publish, Ready and Finish, with the arguments of the Host's method of the same
+// name.
+type ShortCall struct {
+	What       Kind
+	Send, Recv []byte // Bcast uses Recv only
+	Op         Op
+	Root       int
+	Config     *Config
+}
+
+// isShort reports whether the call has one round.
+func (h *Host) isShort(c *ShortCall) bool {
+	switch c.What {
+	case KindBarrier:
+		return h.Size <= c.Config.SharedRanks
+	case KindBcast:
+		return len(c.Recv) <= h.splitDataBuffers(manySegments, 1)
+	case KindAllreduce:
+		return h.isShortAllreduce(c.Config, len(c.Send), c.Op)
+	case KindAllgather:
+		return len(c.Recv)/h.Size <= h.dataBufferBytes/2
+	default:
+		return false
+	}
+}
+
+// Publish starts a short call, as Enter and the method of the Host do, and does its first half. It
+// returns false, and has done nothing, if the call is not short or would have to wait. The caller then
+// calls Enter and the method. After Publish the caller calls [Host.TakePendingWake].
+//
+// Hot path: no allocation, no wait.
+func (h *Host) Publish(l HostLink, c *ShortCall) (bool, error) {
+	if !h.isShort(c) || !h.othersHaveArrived() {
+		return false, nil
+	}
+	h.Enter(l, l.Sig())
+	switch {
+	case c.What == KindBarrier, c.What == KindBcast && h.Rank != c.Root:
+		return true, h.arrive()
+	case c.What == KindBcast:
+		return true, h.publishData(c.Recv)
+	case c.What == KindAllgather:
+		b := blocks{equal: len(c.Recv) / h.Size}
+		own := b.of(c.Recv, h.Rank)
+		move(own, ownBlock(c.Send, c.Recv, b, h.Rank))
+		return true, h.publishData(own)
+	default:
+		return true, h.publishData(c.Send)
+	}
+}
+
+// Ready reports whether Finish would not wait.
+func (h *Host) Ready(c *ShortCall) bool {
+	if c.What == KindBcast {
+		return h.Rank == c.Root || h.hasArrived(c.Root, h.call)
+	}
+	for i := 1; i < h.Size; i++ {
+		if !h.hasArrived(h.after(i), h.call) {
+			return false
+		}
+	}
+	return true
+}
+
+// Finish does the second half of a call that Publish has started.
+//
+// Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
+func (h *Host) Finish(c *ShortCall) error {
+	switch c.What {
+	case KindBcast:
+		return h.finishBcast(c.Recv, c.Root)
+	case KindAllreduce:
+		return h.finishAllreduce(c.Send, c.Recv, c.Op)
+	case KindAllgather:
+		return h.finishAllgather(c.Recv, blocks{equal: len(c.Recv) / h.Size})
+	default:
+		return h.awaitAllArrivals()
+	}
+}
+
+// othersHaveArrived reports whether this rank knows, without a wait, that all ranks have arrived at the
+// last call and have made the same calls.
+func (h *Host) othersHaveArrived() bool {
+	if h.arrivedAll == h.call {
+		return true
+	}
+	own := h.own().lines[h.call%ringLines].word.Load()
+	for i := 1; i < h.Size; i++ {
+		if r := h.after(i); !h.hasArrived(r, h.call) || h.peers[r].lines[h.call%ringLines].word.Load() != own {
+			return false
+		}
+	}
+	h.arrivedAll = h.call
+	return true
+}
+
+// hasArrived reports whether a rank has arrived at the call with this number, or at a later one.
+func (h *Host) hasArrived(rank int, call uint64) bool {
+	return int64(h.peers[rank].lines[call%ringLines].word.Load()-call<<16) >= 0
+}
