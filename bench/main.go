@@ -33,8 +33,8 @@ type options struct {
 }
 
 var benchmarks = []*benchmark{
-	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr,
-	&barrier, &allreduce, &bcast, &reduce, &alltoall, &allgather,
+	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face,
+	&barrier, &allreduce, &allreduceStart, &bcast, &reduce, &alltoall, &allgather,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,
 	&overlap, &initialize, &dup, &dupUsed, &idle,
 	&threads, &waiters, &besideIbarrier, &besideStream, &computeExchange, &jacobi, &cg, &bsends, &testAny, &revoke,

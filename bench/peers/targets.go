@@ -70,6 +70,8 @@ var benchmarks = []*benchmark{
 	{name: "cacheline", what: "latency ÷ a cache line's", metric: contest.Micros, ranks: pair, goals: []goal{{8, 2}}, sides: (*built).cacheline},
 	{name: "bw", what: "bandwidth", metric: contest.Bandwidth, ranks: pair, goals: []goal{{8 * kib, 1.2}, {64 * kib, 1.2}, {mib, 1.5}}},
 	{name: "bibw", what: "bandwidth, both ways", metric: contest.Bandwidth, ranks: pair, goals: []goal{{8 * kib, 0}, {64 * kib, 0}, {mib, 0}}},
+	{name: "vector", what: "1 MiB in blocks, one way", metric: contest.Micros, ranks: pair, counts: "B per block", goals: []goal{{64, 0.8}, {512, 0.8}, {4096, 0.8}}},
+	{name: "face", what: "face of a cube, one way", metric: contest.Micros, ranks: pair, counts: "elements per edge", goals: []goal{{64, 0.8}, {128, 0.8}, {256, 0.8}}},
 	{name: "mr", what: "message rate", metric: contest.Rate, ranks: pair, goals: []goal{{8, 1.1}}},
 	{name: "barrier", what: "barrier", metric: contest.Micros, ranks: all, goals: []goal{{0, 0.8}}},
 	{name: "bcast", what: "bcast", metric: contest.Micros, ranks: all, goals: []goal{{8, 0.9}, {4 * kib, 0.8}, {64 * kib, 0.8}, {mib, 0.8}}},
