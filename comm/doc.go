@@ -42,6 +42,12 @@
 //   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]; in the order of
 //     their ends: [Completed]
 //
+// Operations with fixed arguments, which the program starts many times:
+//   - [Persistent]: [Persistent.Start], [Persistent.Wait], [Persistent.Test]; [StartAll]
+//   - messages: [SendInit], [SsendInit], [RecvInit]
+//   - collectives: [BarrierInit], [BcastInit], [AllreduceInit], and a function of this kind for each
+//     other collective
+//
 // Collectives. The name of each nonblocking form begins with I and a lower-case letter, as in
 // [Ibcast]:
 //   - [Barrier]

@@ -71,8 +71,11 @@ func TestReceivesCutShortLoseNothing(t *testing.T) {
 				}
 				env.Layout = viewShapes(size(i))[i%3]
 				mem := memoryOf(env.Layout, size(i), 0xAA)
-				_, cuts, err := shortRecv(c, rng, mem, env)
+				st, cuts, err := shortRecv(c, rng, mem, env)
 				all += cuts
+				if err == nil && st.Bytes != size(i) {
+					err = fmt.Errorf("%+v for %d bytes", st, size(i))
+				}
 				if err == nil {
 					err = checkView(env.Layout, mem, pattern(size(i), i), 0xAA)
 				}

@@ -69,16 +69,16 @@ func (c *Comm) RecvInit(b elem.Buffer, source, tag int) (*Persistent, error) {
 	return &Persistent{c: c, call: opIrecv, name: "RecvInit", buf: b, peer: source, tag: tag}, nil
 }
 
-// persist makes a persistent collective: make, a function such as Comm.bcast, starts the collective on
-// the communicator that it gets.
-func (c *Comm) persist(name string, make func(c *Comm) (*link, error)) (*Persistent, error) {
+// persist makes a persistent collective: prepare, which calls a function such as Comm.bcast, starts the
+// collective on the communicator that it gets.
+func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Persistent, error) {
 	own, err := c.dup(name)
 	if err != nil {
 		return nil, err
 	}
 	own.s.of = c.s
 	own.s.attach(c.s)
-	l, err := make(own)
+	l, err := prepare(own)
 	if err != nil {
 		// The other ranks learn of the error by the revocation of own, when they start the operation.
 		own.s.abandon()
