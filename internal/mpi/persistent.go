@@ -181,6 +181,7 @@ func (l *link) publish() bool {
 	}
 	a := s.arena.Load()
 	l.arena = a
+	l.acquire()
 	published, err := a.Host.Publish(l, &l.short)
 	if published = published && err == nil; published {
 		l.yieldSlot()

@@ -220,8 +220,8 @@ func TestOrderAcrossSizes(t *testing.T) {
 			receive()
 		}
 	}
-	for end := time.Now().Add(testTimeout); got < count; receive() {
-		require.True(t, time.Now().Before(end), "%d of %d messages arrived", got, count)
+	for end := time.Now().Add(testTimeout); got < count || pending > 0; receive() {
+		require.True(t, time.Now().Before(end), "%d of %d messages arrived, %d sends are pending", got, count, pending)
 		pending -= len(n.read(t))
 	}
 	require.Zero(t, pending)

@@ -121,6 +121,7 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 	if err != nil {
 		return nil, fmt.Errorf("expected HOST:PORT, found %q: %w", addr, err)
 	}
+	var last error // of the last attempt that did not end because ctx did
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		conn, err := dial(ctx, addr, secret, greeting)
 		if err == nil {
@@ -131,12 +132,15 @@ func Dial(ctx context.Context, addr string, secret Secret, name string) (*Conn, 
 		if !retryable(err) {
 			return nil, err
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+			return nil, fmt.Errorf("%w (%w)", last, context.Cause(ctx))
 		}
 	}
 }

@@ -134,7 +134,7 @@ func TestDialFirst(t *testing.T) {
 	accepting(t, l)
 	require.NoError(t, <-dialled)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	require.NoError(t, l.Close())
 	_, err = Dial(ctx, addr, secret, "")
