@@ -33,7 +33,7 @@ type options struct {
 }
 
 var benchmarks = []*benchmark{
-	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face,
+	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face, &partitioned,
 	&barrier, &allreduce, &allreduceStart, &bcast, &reduce, &alltoall, &allgather,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,
 	&overlap, &initialize, &dup, &dupUsed, &idle,

@@ -389,6 +389,23 @@ func (q Request) Done() bool {
 	return q.doneLocked()
 }
 
+// Peek reports whether the operation has ended, and returns its error. It neither frees the operation nor
+// polls the transports. If the result was collected, err is nil.
+func (q Request) Peek() (done bool, err error) {
+	if q.r == nil {
+		return true, nil
+	}
+	q.r.e.mu.Lock()
+	defer q.r.e.mu.Unlock()
+	switch {
+	case q.r.gen != q.gen:
+		return true, nil
+	case q.r.done:
+		return true, q.r.err
+	}
+	return false, nil
+}
+
 // Collected reports whether the result of the operation was returned already, by any copy of the
 // Request, so that Wait would return nothing.
 func (q Request) Collected() bool {

@@ -1,6 +1,7 @@
 package mpi_test
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -73,6 +74,7 @@ func TestAllocations(t *testing.T) {
 		{"persistent large Allreduce", 2, again(func(c *comm.Comm) (*comm.Persistent, error) {
 			return comm.AllreduceInit(c, large[c.Rank()], large[c.Rank()], comm.Sum)
 		})},
+		{"partitions", 2, partitions(in, out)},
 		{"Isend, Irecv and Wait", 2, func(c *comm.Comm) error {
 			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
 			s := comm.Isend(c, in[c.Rank()], other(c), 0)
@@ -173,6 +175,45 @@ func again(makers ...func(c *comm.Comm) (*comm.Persistent, error)) func(c *comm.
 			}
 		}
 		return nil
+	}
+}
+
+// partitions returns a function that sends in[rank] to the other rank in 4 partitions. Its first call on a
+// rank makes the operations.
+func partitions(in, out [][]float64) func(c *comm.Comm) error {
+	type pair struct {
+		send *comm.PartSend
+		recv *comm.PartRecv
+	}
+	var made sync.Map // by *comm.Comm: the *pair
+	return func(c *comm.Comm) error {
+		known, ok := made.Load(c)
+		if !ok {
+			send, err1 := comm.PsendInit(c, in[c.Rank()], 4, 1-c.Rank(), 0)
+			recv, err2 := comm.PrecvInit(c, out[c.Rank()], 4, 1-c.Rank(), 0)
+			if err1 != nil || err2 != nil {
+				return fmt.Errorf("%w, %w", err1, err2)
+			}
+			known = &pair{send, recv}
+			made.Store(c, known)
+		}
+		x := known.(*pair)
+		if err := x.recv.Start(); err != nil {
+			return err
+		}
+		if err := x.send.Start(); err != nil {
+			return err
+		}
+		if err := x.send.ReadyRange(0, 4); err != nil {
+			return err
+		}
+		if _, err := x.recv.Arrived(3); err != nil {
+			return err
+		}
+		if err := x.send.Wait(); err != nil {
+			return err
+		}
+		return x.recv.Wait()
 	}
 }
 

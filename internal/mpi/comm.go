@@ -49,7 +49,13 @@ type state struct {
 	group Group // the communicator's processes
 
 	window atomic.Bool // the communicator is a window's own
-	of     *state      // the communicator is that of a persistent collective of of; nil: it is not
+	partMu sync.Mutex
+	parts  *state // see partitions; guarded by partMu
+	// Of a state that partitions has made: number of tags that this rank has used for partitions.
+	nextPart atomic.Int64
+	// The communicator whose persistent collective or partitioned messages use this state; nil: the state is
+	// that of a communicator of the program or of a window.
+	of *state
 	// If parent is revoked, this communicator is revoked too. nil: there is no parent. See attach.
 	// Guarded by job.stall.mu.
 	parent *state
@@ -252,6 +258,7 @@ func (c *Comm) Free() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return c.fail("Free", noRank, noRank, ErrClosed)
 	}
+	s.closePartitions()
 	s.job.stall.remove(s)
 	s.p2p.Close()
 	s.coll.Close()

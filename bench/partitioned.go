@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// The partitioned benchmark has this many partitions, which this many goroutines make ready.
+const (
+	partitions = 16
+	fillers    = 4
+)
+
+// partitioned measures half of a round trip of a message in partitions. The receiver has as many partitions as
+// the sender.
+var partitioned = benchmark{
+	name:  "partitioned",
+	help:  fmt.Sprintf("half of a round trip in %d partitions, which %d goroutines make ready", partitions, fillers),
+	sizes: "64k,1m,4m",
+	unit:  partitions,
+	prepare: func(c *comm.Comm, size int) (*part, error) {
+		if c.Rank() > 1 {
+			return &part{perOp: 2}, nil
+		}
+		out, in := make([]byte, size), make([]byte, size)
+		fill(out, c.Rank())
+		send, err := comm.PsendInit(c, out, partitions, 1-c.Rank(), tag)
+		if err != nil {
+			return nil, err
+		}
+		recv, err := comm.PrecvInit(c, in, partitions, 1-c.Rank(), tag)
+		if err != nil {
+			return nil, err
+		}
+		// The goroutines end when prepare's part is closed.
+		jobs, done := make(chan int), make(chan error, fillers)
+		for range fillers {
+			go func() {
+				for first := range jobs {
+					done <- send.ReadyRange(first, first+partitions/fillers)
+				}
+			}()
+		}
+		p := pingPong(c, pair{
+			send: func(int) error {
+				if err := send.Start(); err != nil {
+					return err
+				}
+				for i := range fillers {
+					jobs <- i * partitions / fillers
+				}
+				var err error
+				for range fillers {
+					err = errors.Join(err, <-done)
+				}
+				return errors.Join(err, send.Wait())
+			},
+			recv: func(int) error {
+				if err := recv.Start(); err != nil {
+					return err
+				}
+				return recv.Wait()
+			},
+			verify: func(from int) error { return compare(in, from) },
+		})
+		p.bytes = float64(2 * size)
+		p.close = func() error {
+			close(jobs)
+			return errors.Join(send.Free(), recv.Free())
+		}
+		return p, nil
+	},
+}

@@ -1,0 +1,507 @@
+package mpi
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
+)
+
+// Partitioned communication (MPI 4.1 §4)
+//
+// The buffer of a send has partitions, which the program makes ready one by one, also on several
+// goroutines. Each partition is a message of its own, which leaves when it is ready. The receiver may
+// divide its buffer into another number of partitions.
+//
+// PsendInit sends the receiver an offer, which PrecvInit receives: the number and the length of the
+// sender's partitions, and the tag of the first one. An offer matches in the order of the calls, as a
+// message does. The messages of the partitions keep their tags in all rounds.
+//
+//	sender                                     receiver
+//	PsendInit ── offer, tag of the program ──► PrecvInit
+//	Start                                      Start: waits for the offer on another goroutine (only
+//	Ready(i) ─── partition i, tag base+i ────►        the first time), posts a receive per partition
+//	Wait                                              of the sender
+//	                                           Arrived(i): the receives that overlap its partition i
+//
+// Offers and partitions travel in contexts of their own, so that no other receive matches them: those of
+// a second state of the communicator, which exists only for this (state.partitions).
+
+// partitionsBit is set in the id of a state that exists for partitioned communication. No other id but
+// agreeID and finalID, which have all lower bits set too, has it.
+const partitionsBit = 1 << 62
+
+// offerBytes is the length of an offer: the number of partitions, their length in bytes, and the tag of the
+// first one.
+const offerBytes = 24
+
+// maxEmpty is the maximum number of partitions without data in an offer, so that an offer cannot make the
+// receiver allocate more memory than it has for the data.
+const maxEmpty = 1 << 20
+
+// partitions returns the state whose contexts carry partitioned messages, and makes it first if needed.
+func (s *state) partitions() *state {
+	s.partMu.Lock()
+	defer s.partMu.Unlock()
+	if s.parts == nil {
+		p := s.job.newState(s.id|partitionsBit, s.group, s.rank)
+		p.arena.Store(arena.None) // it does no collectives
+		p.of = s
+		p.p2p.HideLeftovers() // offers that no operation has received
+		p.attach(s)
+		s.parts = p
+	}
+	return s.parts
+}
+
+// closePartitions frees the state of partitions, if there is one.
+func (s *state) closePartitions() {
+	s.partMu.Lock()
+	p := s.parts
+	s.parts = nil
+	s.partMu.Unlock()
+	if p != nil {
+		p.abandon()
+	}
+}
+
+// partitioned is what PartSend and PartRecv have in common.
+type partitioned struct {
+	c         *Comm
+	s         *state // see partitions
+	mem       []byte // the buffer
+	sig       uint16 // type signature of its elements
+	peer, tag int
+	parts     int // number of partitions of this rank
+	bytes     int // length of one of them
+	active    atomic.Bool
+	reqs      []engine.Request // by partition of the sender
+}
+
+// init checks the arguments of the call with this name, and stores them.
+func (p *partitioned) init(c *Comm, name string, b elem.Buffer, parts, peer, tag int) error {
+	s, err := c.checkSend(b.Type, peer, tag) // like a send, a receive has one peer and one tag
+	if err == nil && (parts < 1 || b.Count%parts != 0) {
+		err = fmt.Errorf("%w: %d elements in %d partitions", ErrCount, b.Count, parts)
+	}
+	if err != nil {
+		return c.fail(name, peer, tag, err)
+	}
+	p.c, p.s, p.peer, p.tag = c, s.partitions(), peer, tag
+	p.mem, p.sig, p.parts = b.Bytes(), b.Type.Sig, parts
+	p.bytes = len(p.mem) / parts
+	return nil
+}
+
+func (p *partitioned) fail(op string, err error) error { return p.c.fail(op, p.peer, p.tag, err) }
+
+// start makes the operation active.
+func (p *partitioned) start() error {
+	if p.c == nil {
+		return &Error{Op: "Start", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: the operation was freed", ErrArg)}
+	}
+	if _, err := p.c.live(); err != nil {
+		return p.fail("Start", err)
+	}
+	if !p.active.CompareAndSwap(false, true) {
+		return p.fail("Start", fmt.Errorf("%w: the operation is active: wait for it before it is started again", ErrArg))
+	}
+	return nil
+}
+
+// index returns an error unless i is a partition of an active operation.
+func (p *partitioned) index(op string, i int) error {
+	switch {
+	case p.c == nil:
+		return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: the operation was freed", ErrArg)}
+	case i < 0 || i >= p.parts:
+		return p.fail(op, fmt.Errorf("%w: partition %d of %d", ErrArg, i, p.parts))
+	case !p.active.Load():
+		return p.fail(op, fmt.Errorf("%w: the operation is not active: start it first", ErrArg))
+	}
+	return nil
+}
+
+// wait waits for the requests of all partitions and frees them. If the context ends first, it returns the
+// context's error, and the operation stays active. want is the length of a received partition; -1: they are
+// sent.
+func (p *partitioned) wait(want int) error {
+	var first error
+	left := false
+	engine.WaitEach(len(p.reqs), func(i int) (engine.Request, context.Context) { return p.reqs[i], p.c.ctx },
+		func(i int, st engine.Status, done bool, err error) {
+			if err == nil && want >= 0 && st.Bytes != want {
+				err = fmt.Errorf("%w: partition %d has %d bytes, not %d", ErrCount, i, st.Bytes, want)
+			}
+			if first == nil {
+				first = err
+			}
+			if done {
+				p.reqs[i] = engine.Request{}
+			} else {
+				left = true
+			}
+		})
+	if !left {
+		p.active.Store(false)
+	}
+	if first != nil {
+		return p.fail("Wait", first)
+	}
+	return nil
+}
+
+func (p *partitioned) free() error {
+	if p.c == nil {
+		return nil
+	}
+	if p.active.Load() {
+		return p.fail("Free", fmt.Errorf("%w: the operation is active: wait for it first", ErrArg))
+	}
+	p.c, p.reqs = nil, nil
+	return nil
+}
+
+// PartSend is the type behind comm.PartSend.
+type PartSend struct {
+	partitioned
+	base  int           // tag of the message of partition 0
+	ready []atomic.Bool // by partition: Ready was called since Start
+	left  atomic.Int32  // number of partitions that are not ready, or whose message has not started
+	all   chan struct{} // has capacity 1; gets a value when left is 0
+	given bool          // Wait has received that value
+}
+
+// PsendInit implements comm.PsendInit, which documents the call.
+func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error) {
+	p := &PartSend{all: make(chan struct{}, 1)}
+	if err := p.init(c, "PsendInit", b, parts, dest, tag); err != nil {
+		return nil, err
+	}
+	p.ready, p.reqs = make([]atomic.Bool, parts), make([]engine.Request, parts)
+	end := p.s.nextPart.Add(int64(parts))
+	if end > MaxTag {
+		return nil, p.fail("PsendInit", fmt.Errorf("%w: the communicator has had %d partitions, and may have %d", ErrArg, end, MaxTag))
+	}
+	p.base = int(end) - parts
+	if dest != ProcNull {
+		offer := make([]byte, 0, offerBytes)
+		for _, v := range []int{parts, p.bytes, p.base} {
+			offer = binary.LittleEndian.AppendUint64(offer, uint64(v))
+		}
+		p.s.p2p.SendBuffered(offer, engine.Env{Peer: dest, Tag: tag})
+	}
+	return p, nil
+}
+
+// Start implements comm.PartSend.Start, which documents the call.
+func (p *PartSend) Start() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	for i := range p.ready {
+		p.ready[i].Store(false)
+	}
+	p.given = false
+	p.left.Store(int32(p.parts))
+	return nil
+}
+
+// Ready implements comm.PartSend.Ready, which documents the call.
+//
+// Hot path: no allocation.
+func (p *PartSend) Ready(i int) error {
+	if err := p.index("Ready", i); err != nil {
+		return err
+	}
+	if !p.ready[i].CompareAndSwap(false, true) {
+		return p.fail("Ready", fmt.Errorf("%w: partition %d is ready already", ErrArg, i))
+	}
+	if p.peer != ProcNull {
+		part := p.mem[i*p.bytes : (i+1)*p.bytes]
+		p.reqs[i] = p.s.coll.Isend(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+	}
+	if p.left.Add(-1) == 0 {
+		p.all <- struct{}{}
+	}
+	return nil
+}
+
+// Wait implements comm.PartSend.Wait, which documents the call.
+func (p *PartSend) Wait() error {
+	if !p.active.Load() {
+		return nil
+	}
+	if !p.given {
+		select {
+		case <-p.all:
+		case <-p.c.Context().Done():
+			return p.fail("Wait", p.c.Context().Err())
+		}
+		p.given = true
+	}
+	return p.wait(-1)
+}
+
+// Test implements comm.PartSend.Test, which documents the call.
+func (p *PartSend) Test() (bool, error) {
+	switch {
+	case !p.active.Load():
+		return true, nil
+	case p.left.Load() > 0 || !engine.AllDone(len(p.reqs), func(i int) engine.Request { return p.reqs[i] }):
+		return false, nil
+	}
+	return true, p.Wait()
+}
+
+// Free implements comm.PartSend.Free, which documents the call.
+func (p *PartSend) Free() error { return p.free() }
+
+// PartRecv is the type behind comm.PartRecv.
+type PartRecv struct {
+	partitioned
+	offered engine.Request // the receive of the offer
+	offer   [offerBytes]byte
+
+	mu sync.Mutex // guards the fields below, because several goroutines may call Arrived
+	// The task of the first Start, which posts the receives; zero: there is none, or it has ended.
+	posting engine.Request
+	known   bool  // the offer has arrived
+	err     error // of the offer, as the error of each Wait
+	base    int   // tag of the message of the sender's partition 0
+	sent    int   // length of a partition of the sender in bytes
+}
+
+// PrecvInit implements comm.PrecvInit, which documents the call.
+func (c *Comm) PrecvInit(b elem.Buffer, parts, source, tag int) (*PartRecv, error) {
+	p := new(PartRecv)
+	if err := p.init(c, "PrecvInit", b, parts, source, tag); err != nil {
+		return nil, err
+	}
+	if source != ProcNull {
+		p.offered = p.s.p2p.Irecv(p.offer[:], engine.Env{Peer: source, Tag: tag})
+	}
+	return p, nil
+}
+
+// Start implements comm.PartRecv.Start, which documents the call.
+func (p *PartRecv) Start() error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	if p.peer == ProcNull {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known {
+		p.post()
+	} else {
+		p.posting = p.s.job.eng.Go(p.prepare)
+	}
+	return nil
+}
+
+// prepare waits for the offer and posts the receives. Until it has returned, no other goroutine uses
+// known, err, base, sent and reqs.
+func (p *PartRecv) prepare() error {
+	st, err := p.offered.Wait(p.c.Context())
+	if err != nil {
+		return err
+	}
+	word := func(i int) int { return int(binary.LittleEndian.Uint64(p.offer[8*i:])) }
+	parts, sent, base := word(0), word(1), word(2)
+	if st.Bytes != offerBytes || parts < 1 || parts > MaxTag || sent < 0 || sent == 0 && parts > maxEmpty || base < 0 || base > MaxTag-parts || sent > math.MaxInt/parts {
+		return fmt.Errorf("%w: the offer of rank %d has %d bytes and wrong contents", engine.ErrMismatch, p.peer, st.Bytes)
+	}
+	if parts*sent != len(p.mem) {
+		return fmt.Errorf("%w: rank %d sends %d bytes, this rank receives %d", ErrCount, p.peer, parts*sent, len(p.mem))
+	}
+	p.known, p.base, p.sent = true, base, sent
+	p.reqs = make([]engine.Request, parts)
+	p.post()
+	return nil
+}
+
+// post posts a receive for each partition of the sender.
+func (p *PartRecv) post() {
+	for i := range p.reqs {
+		part := p.mem[i*p.sent : (i+1)*p.sent]
+		p.reqs[i] = p.s.coll.Irecv(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+	}
+}
+
+// posted reports whether the receives are posted. If block is set, it waits until they are. After an error
+// the operation has ended. The caller holds p.mu.
+func (p *PartRecv) posted(op string, block bool) (done bool, err error) {
+	if p.posting != (engine.Request{}) {
+		if block {
+			_, err = p.posting.Wait(p.c.Context())
+			done = err == nil || p.posting.Collected()
+		} else {
+			_, done, err = p.posting.Test()
+		}
+		if !done {
+			if err != nil {
+				err = p.fail(op, err)
+			}
+			return false, err
+		}
+		p.posting = engine.Request{}
+		p.err = err
+	}
+	if p.err != nil {
+		return false, p.fail(op, p.err)
+	}
+	return true, nil
+}
+
+// Arrived implements comm.PartRecv.Arrived, which documents the call.
+//
+// Hot path: no allocation.
+func (p *PartRecv) Arrived(i int) (bool, error) {
+	if err := p.index("Arrived", i); err != nil {
+		return false, err
+	}
+	if p.peer == ProcNull {
+		return true, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if done, err := p.posted("Arrived", false); !done {
+		return false, err
+	}
+	done, err := p.arrived(i)
+	if !done && err == nil {
+		p.s.job.eng.Poll()
+		done, err = p.arrived(i)
+	}
+	if err != nil {
+		return false, p.fail("Arrived", err)
+	}
+	return done, nil
+}
+
+// arrived reports whether all messages that overlap partition i have arrived. The caller holds p.mu.
+func (p *PartRecv) arrived(i int) (bool, error) {
+	if p.sent == 0 {
+		return true, nil
+	}
+	for j := i * p.bytes / p.sent; j < len(p.reqs) && j*p.sent < (i+1)*p.bytes; j++ {
+		if done, err := p.reqs[j].Peek(); !done || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Wait implements comm.PartRecv.Wait, which documents the call.
+func (p *PartRecv) Wait() error {
+	if !p.active.Load() {
+		return nil
+	}
+	if p.peer == ProcNull {
+		p.active.Store(false)
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if done, err := p.posted("Wait", true); !done {
+		if p.posting == (engine.Request{}) {
+			p.active.Store(false)
+		}
+		return err
+	}
+	return p.wait(p.sent)
+}
+
+// Test implements comm.PartRecv.Test, which documents the call.
+func (p *PartRecv) Test() (bool, error) {
+	if !p.active.Load() || p.peer == ProcNull {
+		return true, p.Wait()
+	}
+	p.mu.Lock()
+	done, err := p.posted("Test", false)
+	done = done && engine.AllDone(len(p.reqs), func(i int) engine.Request { return p.reqs[i] })
+	p.mu.Unlock()
+	if err != nil || done {
+		return true, p.Wait()
+	}
+	return false, nil
+}
+
+// All implements comm.PartRecv.All, which documents the call.
+func (p *PartRecv) All() iter.Seq2[int, error] {
+	return func(yield func(int, error) bool) {
+		seen := make([]bool, p.parts)
+		for left := p.parts; left > 0; {
+			found := false
+			for i := range seen {
+				if seen[i] {
+					continue
+				}
+				done, err := p.Arrived(i)
+				if err != nil {
+					yield(-1, err)
+					return
+				}
+				if done {
+					seen[i], found = true, true
+					left--
+					if !yield(i, nil) {
+						return
+					}
+				}
+			}
+			if !found {
+				if err := p.awaitOne(); err != nil {
+					yield(-1, err)
+					return
+				}
+			}
+		}
+	}
+}
+
+// awaitOne blocks until another message of the sender has arrived, if one is missing.
+func (p *PartRecv) awaitOne() error {
+	p.mu.Lock()
+	done, err := p.posted("All", true)
+	var missing []engine.Request
+	for _, r := range p.reqs {
+		if arrived, _ := r.Peek(); !arrived {
+			missing = append(missing, r)
+		}
+	}
+	p.mu.Unlock()
+	if !done {
+		return err
+	}
+	if _, err := engine.WaitAny(p.c.Context(), len(missing), func(i int) engine.Request { return missing[i] }); err != nil {
+		return p.fail("All", err)
+	}
+	return nil
+}
+
+// Free implements comm.PartRecv.Free, which documents the call.
+func (p *PartRecv) Free() error {
+	if err := p.free(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.known {
+		err := p.offered.Cancel()
+		p.offered.Abandon()
+		p.offered = engine.Request{}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package mpi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+)
+
+// partsOfRank are the partitions into which the ranks of TestPartitions divide n elements when they send and
+// receive.
+var partsOfRank = []struct{ n, send, recv int }{
+	{0, 3, 1}, {12, 1, 1}, {12, 12, 3}, {12, 3, 12}, {24, 4, 6}, {24, 6, 4}, {9000, 9, 9}, {30_000, 3, 10}, {30_000, 10, 3},
+}
+
+// TestPartitions sends partitions along a ring, in several rounds. Goroutines make them ready in different
+// orders, and the receiver uses each way to find out what has arrived.
+func TestPartitions(t *testing.T) {
+	overFabrics(t, []int{1, 2, 3}, func(c *comm.Comm) error {
+		next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+		for k, x := range partsOfRank {
+			out, in := make([]int32, x.n), make([]int32, x.n)
+			p, err := comm.PsendInit(c, out, x.send, next, 3)
+			if err != nil {
+				return err
+			}
+			q, err := comm.PrecvInit(c, in, x.recv, prev, 3)
+			if err != nil {
+				return err
+			}
+			for round := range 4 {
+				value := func(rank, i int) int32 { return int32(rank<<20 ^ round<<16 ^ i) }
+				if err := errors.Join(q.Start(), p.Start()); err != nil {
+					return err
+				}
+				var workers sync.WaitGroup
+				errs := make([]error, 3)
+				for w := range 3 {
+					workers.Go(func() {
+						for i := w; i < x.send; i += 3 {
+							at := (i*7 + k) % x.send // 7 is coprime to all numbers of partitions
+							size := x.n / x.send
+							for j := at * size; j < (at+1)*size; j++ {
+								out[j] = value(c.Rank(), j)
+							}
+							if err := p.Ready(at); err != nil {
+								errs[w] = err
+							}
+						}
+					})
+				}
+				check := func(i int) error {
+					size := x.n / x.recv
+					for j := i * size; j < (i+1)*size; j++ {
+						if in[j] != value(prev, j) {
+							return fmt.Errorf("partition %d has arrived, but element %d is %d, not %d", i, j, in[j], value(prev, j))
+						}
+					}
+					return nil
+				}
+				switch round {
+				case 0:
+					for i := range x.recv {
+						for {
+							ok, err := q.Arrived(i)
+							if err != nil {
+								return err
+							}
+							if ok {
+								break
+							}
+						}
+						if err := check(i); err != nil {
+							return err
+						}
+					}
+				case 1:
+					var seen []int
+					for i, err := range q.All() {
+						if err == nil {
+							err = check(i)
+						}
+						if err != nil {
+							return err
+						}
+						seen = append(seen, i)
+					}
+					if slices.Sort(seen); !slices.Equal(seen, seq(0, x.recv)) {
+						return fmt.Errorf("partitions %v", seen)
+					}
+				case 2:
+					for ok := false; !ok; {
+						if ok, err = q.Test(); err != nil {
+							return err
+						}
+					}
+				}
+				if err := q.Wait(); err != nil {
+					return err
+				}
+				for i := range x.recv {
+					if err := check(i); err != nil {
+						return err
+					}
+				}
+				if round == 3 {
+					for ok := false; !ok; {
+						if ok, err = p.Test(); err != nil {
+							return err
+						}
+					}
+				}
+				err := p.Wait()
+				workers.Wait()
+				if err := errors.Join(append(errs, err)...); err != nil {
+					return err
+				}
+				clear(in)
+				// Otherwise the next round's data could arrive before it was cleared.
+				if err := comm.Barrier(c); err != nil {
+					return err
+				}
+			}
+			if err := errors.Join(p.Free(), q.Free()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TestPartitionsMatchInOrder makes several operations with the same tag, and starts them in another order.
+// Messages of the program with the same tag do not match them.
+func TestPartitionsMatchInOrder(t *testing.T) {
+	overFabrics(t, []int{2}, func(c *comm.Comm) error {
+		const n = 4
+		peer := 1 - c.Rank()
+		var sends []*comm.PartSend
+		var recvs []*comm.PartRecv
+		var ins [][]int
+		for i := range n {
+			in := make([]int, 2)
+			p, err1 := comm.PsendInit(c, []int{10 * i, 10*i + 1}, 2, peer, 0)
+			q, err2 := comm.PrecvInit(c, in, 1, peer, 0)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			sends, recvs, ins = append(sends, p), append(recvs, q), append(ins, in)
+		}
+		r := comm.Irecv(c, make([]int, 2), comm.AnySource, comm.AnyTag)
+		for i := range n {
+			if err := errors.Join(sends[n-1-i].Start(), recvs[(i+2)%n].Start(), sends[n-1-i].ReadyRange(0, 2)); err != nil {
+				return err
+			}
+		}
+		for i := range n {
+			if err := errors.Join(recvs[i].Wait(), sends[i].Wait()); err != nil {
+				return err
+			}
+			if err := same("partitions", ins[i], []int{10 * i, 10*i + 1}); err != nil {
+				return err
+			}
+		}
+		if err := comm.Send(c, []int{7, 8}, peer, 0); err != nil {
+			return err
+		}
+		if st, err := r.Wait(); err != nil || st.Tag != 0 {
+			return fmt.Errorf("%+v: %w", st, err)
+		}
+		return nil
+	})
+}
+
+// TestPartitionErrors checks what wrong uses return.
+func TestPartitionErrors(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		peer := 1 - c.Rank()
+		for _, parts := range []int{0, -1, 3} {
+			_, err := comm.PsendInit(c, make([]int, 4), parts, peer, 0)
+			require.ErrorIs(t, err, comm.ErrCount)
+		}
+		_, err := comm.PrecvInit(c, make([]int, 4), 2, comm.AnySource, 0)
+		require.ErrorIs(t, err, comm.ErrRank)
+		_, err = comm.PrecvInit(c, make([]int, 4), 2, peer, comm.AnyTag)
+		require.ErrorIs(t, err, comm.ErrTag)
+		_, err = comm.PsendInit(c, make([]string, 4), 2, peer, 0)
+		require.ErrorIs(t, err, comm.ErrType)
+
+		p, err := comm.PsendInit(c, []int{1, 2}, 2, peer, 0)
+		require.NoError(t, err)
+		q, err := comm.PrecvInit(c, make([]int, 2), 2, peer, 0)
+		require.NoError(t, err)
+		require.ErrorIs(t, p.Ready(0), comm.ErrArg)
+		_, err = q.Arrived(0)
+		require.ErrorIs(t, err, comm.ErrArg)
+		require.NoError(t, errors.Join(p.Wait(), q.Wait())) // not active
+		require.NoError(t, errors.Join(p.Start(), q.Start()))
+		require.ErrorIs(t, p.Start(), comm.ErrArg)
+		require.ErrorIs(t, q.Start(), comm.ErrArg)
+		require.ErrorIs(t, p.Ready(2), comm.ErrArg)
+		require.ErrorIs(t, p.Ready(-1), comm.ErrArg)
+		require.NoError(t, p.Ready(1))
+		require.ErrorIs(t, p.Ready(1), comm.ErrArg)
+		require.ErrorIs(t, p.Free(), comm.ErrArg)
+		require.ErrorIs(t, q.Free(), comm.ErrArg)
+		ok, err := p.Test()
+		require.NoError(t, err)
+		require.False(t, ok, "partition 0 is not ready")
+		require.NoError(t, p.ReadyList(0))
+		require.NoError(t, errors.Join(p.Wait(), q.Wait(), p.Free(), q.Free()))
+		require.ErrorIs(t, p.Start(), comm.ErrArg)
+		require.ErrorIs(t, q.Start(), comm.ErrArg)
+		require.ErrorIs(t, p.Ready(0), comm.ErrArg)
+
+		// The lengths of the buffers differ.
+		p, err = comm.PsendInit(c, []int{1, 2}, 2, peer, 0)
+		require.NoError(t, err)
+		q, err = comm.PrecvInit(c, make([]int, 3), 3, peer, 0)
+		require.NoError(t, err)
+		require.NoError(t, q.Start())
+		require.ErrorIs(t, q.Wait(), comm.ErrCount)
+		require.NoError(t, errors.Join(q.Free(), p.Free()))
+
+		null, err := comm.PrecvInit(c, make([]int, 2), 2, comm.ProcNull, 0)
+		require.NoError(t, err)
+		require.NoError(t, null.Start())
+		ok, err = null.Arrived(1)
+		require.True(t, ok && err == nil)
+		require.NoError(t, errors.Join(null.Wait(), null.Free()))
+
+		// The context ends while partitions are missing.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		late, err := comm.PrecvInit(c.WithContext(ctx), make([]int, 2), 2, peer, 1)
+		require.NoError(t, err)
+		require.NoError(t, late.Start())
+		require.ErrorIs(t, late.Wait(), context.DeadlineExceeded)
+		return comm.Barrier(c) // a rank that has ended would be another cause
+	})
+}
+
+// TestPartitionsFail: the peer ends, or the communicator is revoked, while a rank waits for partitions.
+func TestPartitionsFail(t *testing.T) {
+	for _, kill := range []bool{true, false} {
+		for _, started := range []bool{true, false} {
+			t.Run(fmt.Sprintf("kill=%v,started=%v", kill, started), func(t *testing.T) {
+				ranks(t, 2, func(c *comm.Comm) error {
+					d, err := c.Dup()
+					require.NoError(t, err)
+					if c.Rank() == 1 {
+						if started {
+							p, err := comm.PsendInit(d, make([]int, 2), 2, 0, 0)
+							require.NoError(t, errors.Join(err, p.Start(), p.Ready(0)))
+						}
+						require.NoError(t, comm.Send(c, []int{1}, 0, 0))
+						if kill {
+							commtest.Kill(c)
+							return nil
+						}
+						require.NoError(t, d.Revoke())
+						_, err := comm.Recv(c, make([]int, 1), 0, 0)
+						return err
+					}
+					q, err := comm.PrecvInit(d, make([]int, 2), 2, 1, 0)
+					require.NoError(t, errors.Join(err, q.Start()))
+					_, err = comm.Recv(c, make([]int, 1), 1, 0)
+					require.NoError(t, err)
+					err = q.Wait()
+					require.True(t, errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked), err)
+					if kill {
+						return nil
+					}
+					return comm.Send(c, []int{1}, 1, 0)
+				}, commtest.WithNotify())
+			})
+		}
+	}
+}
