@@ -7,7 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The partitioned benchmark has this many partitions, which this many goroutines make ready.
+// The benchmark partitioned has this many partitions, or fewer if they do not divide the size. This many
+// goroutines make them ready.
 const (
 	partitions = 16
 	fillers    = 4
@@ -19,18 +20,21 @@ var partitioned = benchmark{
 	name:  "partitioned",
 	help:  fmt.Sprintf("half of a round trip in %d partitions, which %d goroutines make ready", partitions, fillers),
 	sizes: "64k,1m,4m",
-	unit:  partitions,
 	prepare: func(c *comm.Comm, size int) (*part, error) {
 		if c.Rank() > 1 {
 			return &part{perOp: 2}, nil
 		}
+		parts := partitions
+		for size%parts > 0 {
+			parts /= 2
+		}
 		out, in := make([]byte, size), make([]byte, size)
 		fill(out, c.Rank())
-		send, err := comm.PsendInit(c, out, partitions, 1-c.Rank(), tag)
+		send, err := comm.PsendInit(c, out, parts, 1-c.Rank(), tag)
 		if err != nil {
 			return nil, err
 		}
-		recv, err := comm.PrecvInit(c, in, partitions, 1-c.Rank(), tag)
+		recv, err := comm.PrecvInit(c, in, parts, 1-c.Rank(), tag)
 		if err != nil {
 			return nil, err
 		}
@@ -38,8 +42,8 @@ var partitioned = benchmark{
 		jobs, done := make(chan int), make(chan error, fillers)
 		for range fillers {
 			go func() {
-				for first := range jobs {
-					done <- send.ReadyRange(first, first+partitions/fillers)
+				for i := range jobs {
+					done <- send.ReadyRange(i*parts/fillers, (i+1)*parts/fillers)
 				}
 			}()
 		}
@@ -49,7 +53,7 @@ var partitioned = benchmark{
 					return err
 				}
 				for i := range fillers {
-					jobs <- i * partitions / fillers
+					jobs <- i
 				}
 				var err error
 				for range fillers {

@@ -47,6 +47,8 @@
 //   - messages: [SendInit], [SsendInit], [RecvInit]
 //   - collectives: [BarrierInit], [BcastInit], [AllreduceInit], and a function of this kind for each
 //     other collective
+//   - messages whose parts several goroutines fill: [PsendInit], [PartSend.Ready]; [PrecvInit],
+//     [PartRecv.Arrived]
 //
 // Collectives. The name of each nonblocking form begins with I and a lower-case letter, as in
 // [Ibcast]:

@@ -102,10 +102,15 @@ func (p *partitioned) init(c *Comm, name string, b elem.Buffer, parts, peer, tag
 
 func (p *partitioned) fail(op string, err error) error { return p.c.fail(op, p.peer, p.tag, err) }
 
+// nilOperation returns the error of a call for an operation that does not exist.
+func nilOperation(op string) error {
+	return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: the operation is nil or freed", ErrArg)}
+}
+
 // start makes the operation active.
 func (p *partitioned) start() error {
 	if p.c == nil {
-		return &Error{Op: "Start", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: the operation was freed", ErrArg)}
+		return nilOperation("Start")
 	}
 	if _, err := p.c.live(); err != nil {
 		return p.fail("Start", err)
@@ -120,7 +125,7 @@ func (p *partitioned) start() error {
 func (p *partitioned) index(op string, i int) error {
 	switch {
 	case p.c == nil:
-		return &Error{Op: op, Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: the operation was freed", ErrArg)}
+		return nilOperation(op)
 	case i < 0 || i >= p.parts:
 		return p.fail(op, fmt.Errorf("%w: partition %d of %d", ErrArg, i, p.parts))
 	case !p.active.Load():
@@ -203,6 +208,9 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 
 // Start implements comm.PartSend.Start, which documents the call.
 func (p *PartSend) Start() error {
+	if p == nil {
+		return nilOperation("Start")
+	}
 	if err := p.start(); err != nil {
 		return err
 	}
@@ -218,6 +226,9 @@ func (p *PartSend) Start() error {
 //
 // Hot path: no allocation.
 func (p *PartSend) Ready(i int) error {
+	if p == nil {
+		return nilOperation("Ready")
+	}
 	if err := p.index("Ready", i); err != nil {
 		return err
 	}
@@ -236,7 +247,7 @@ func (p *PartSend) Ready(i int) error {
 
 // Wait implements comm.PartSend.Wait, which documents the call.
 func (p *PartSend) Wait() error {
-	if !p.active.Load() {
+	if p == nil || !p.active.Load() {
 		return nil
 	}
 	if !p.given {
@@ -253,7 +264,7 @@ func (p *PartSend) Wait() error {
 // Test implements comm.PartSend.Test, which documents the call.
 func (p *PartSend) Test() (bool, error) {
 	switch {
-	case !p.active.Load():
+	case p == nil || !p.active.Load():
 		return true, nil
 	case p.left.Load() > 0 || !engine.AllDone(len(p.reqs), func(i int) engine.Request { return p.reqs[i] }):
 		return false, nil
@@ -262,7 +273,12 @@ func (p *PartSend) Test() (bool, error) {
 }
 
 // Free implements comm.PartSend.Free, which documents the call.
-func (p *PartSend) Free() error { return p.free() }
+func (p *PartSend) Free() error {
+	if p == nil {
+		return nil
+	}
+	return p.free()
+}
 
 // PartRecv is the type behind comm.PartRecv.
 type PartRecv struct {
@@ -293,6 +309,9 @@ func (c *Comm) PrecvInit(b elem.Buffer, parts, source, tag int) (*PartRecv, erro
 
 // Start implements comm.PartRecv.Start, which documents the call.
 func (p *PartRecv) Start() error {
+	if p == nil {
+		return nilOperation("Start")
+	}
 	if err := p.start(); err != nil {
 		return err
 	}
@@ -367,6 +386,9 @@ func (p *PartRecv) posted(op string, block bool) (done bool, err error) {
 //
 // Hot path: no allocation.
 func (p *PartRecv) Arrived(i int) (bool, error) {
+	if p == nil {
+		return false, nilOperation("Arrived")
+	}
 	if err := p.index("Arrived", i); err != nil {
 		return false, err
 	}
@@ -404,7 +426,7 @@ func (p *PartRecv) arrived(i int) (bool, error) {
 
 // Wait implements comm.PartRecv.Wait, which documents the call.
 func (p *PartRecv) Wait() error {
-	if !p.active.Load() {
+	if p == nil || !p.active.Load() {
 		return nil
 	}
 	if p.peer == ProcNull {
@@ -424,7 +446,7 @@ func (p *PartRecv) Wait() error {
 
 // Test implements comm.PartRecv.Test, which documents the call.
 func (p *PartRecv) Test() (bool, error) {
-	if !p.active.Load() || p.peer == ProcNull {
+	if p == nil || !p.active.Load() || p.peer == ProcNull {
 		return true, p.Wait()
 	}
 	p.mu.Lock()
@@ -440,6 +462,10 @@ func (p *PartRecv) Test() (bool, error) {
 // All implements comm.PartRecv.All, which documents the call.
 func (p *PartRecv) All() iter.Seq2[int, error] {
 	return func(yield func(int, error) bool) {
+		if p == nil {
+			yield(-1, nilOperation("All"))
+			return
+		}
 		seen := make([]bool, p.parts)
 		for left := p.parts; left > 0; {
 			found := false
@@ -492,6 +518,9 @@ func (p *PartRecv) awaitOne() error {
 
 // Free implements comm.PartRecv.Free, which documents the call.
 func (p *PartRecv) Free() error {
+	if p == nil || p.c == nil {
+		return nil
+	}
 	if err := p.free(); err != nil {
 		return err
 	}

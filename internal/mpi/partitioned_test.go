@@ -220,6 +220,20 @@ func TestPartitionErrors(t *testing.T) {
 		require.ErrorIs(t, q.Start(), comm.ErrArg)
 		require.ErrorIs(t, p.Ready(0), comm.ErrArg)
 
+		var noSend *comm.PartSend
+		var noRecv *comm.PartRecv
+		require.ErrorIs(t, noSend.Start(), comm.ErrArg)
+		require.ErrorIs(t, noRecv.Start(), comm.ErrArg)
+		require.ErrorIs(t, noSend.Ready(0), comm.ErrArg)
+		_, err = noRecv.Arrived(0)
+		require.ErrorIs(t, err, comm.ErrArg)
+		for _, err := range noRecv.All() {
+			require.ErrorIs(t, err, comm.ErrArg)
+		}
+		_, err1 := noSend.Test()
+		_, err2 := noRecv.Test()
+		require.NoError(t, errors.Join(err1, err2, noSend.Wait(), noRecv.Wait(), noSend.Free(), noRecv.Free()))
+
 		// The lengths of the buffers differ.
 		p, err = comm.PsendInit(c, []int{1, 2}, 2, peer, 0)
 		require.NoError(t, err)

@@ -98,7 +98,7 @@ func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Pers
 // Hot path: no allocation in steady state.
 func (p *Persistent) Start() error {
 	if p == nil || p.c == nil {
-		return &Error{Op: "Start", Peer: noRank, Tag: noRank, Err: fmt.Errorf("%w: the operation is nil or freed", ErrArg)}
+		return nilOperation("Start")
 	}
 	if p.active && !p.collected() {
 		return p.fail(fmt.Errorf("%w: the operation is active: wait for it before it is started again", ErrArg))

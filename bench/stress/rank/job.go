@@ -99,6 +99,7 @@ var operations = []struct {
 	{"barriers", 3, barriers},
 	{"sums", 4, sums},
 	{"parts", 4, parts},
+	{"persistent", 6, persistent},
 	{"views", 6, func(k *call) error { return k.subject().views(k) }},
 	{"window", 12, func(k *call) error { return k.subject().window(k) }},
 	{"crowd", 3, crowd},
