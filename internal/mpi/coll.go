@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"strings"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
@@ -32,6 +33,8 @@ type plan struct {
 	// The views whose data send is a copy of, and those to which unpack copies recv; nil: there are
 	// none; see coll_view.go.
 	sendViews, recvViews []elem.Buffer
+
+	neighborPlan
 }
 
 // open starts a collective over elements of type t. If t cannot be sent, open ends the collective
@@ -181,6 +184,9 @@ func (l *link) execute() error {
 		}
 	}
 	l.recordCall()
+	if l.hood != nil {
+		return l.exchange()
+	}
 	switch l.what {
 	case coll.KindBarrier:
 		if l.s.id == finalID { // many of its ranks may never have connected with each other
@@ -317,21 +323,22 @@ func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error)
 	return part, nil
 }
 
-// layout checks the counts and displacements of the parts of buf, one part for each rank. They are
+// layout checks the counts and displacements of the n parts of buf, one for each of peers ("ranks" or
+// "neighbours"). They are
 // in elements; layout returns them in bytes, in scratch memory. If displs is nil, the parts follow
 // each other and must fill buf. layout does not check whether parts overlap. name is the name of
 // buf in errors.
-func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []int, err error) {
-	n, size := l.Size(), l.elem
+func (l *link) layout(name string, buf []byte, counts, displs []int, n int, peers string) (cb, db []int, err error) {
+	size := l.elem
 	have := math.MaxInt // number of elements of buf; for elements of size 0 any number fits
 	if size > 0 {
 		have = len(buf) / size
 	}
 	if len(counts) != n {
-		return nil, nil, fmt.Errorf("%w: %d counts for %s and %d ranks", ErrCount, len(counts), name, n)
+		return nil, nil, fmt.Errorf("%w: %d counts for %s and %d %s", ErrCount, len(counts), name, n, peers)
 	}
 	if displs != nil && len(displs) != n {
-		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d ranks", ErrCount, len(displs), name, n)
+		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d %s", ErrCount, len(displs), name, n, peers)
 	}
 	words := elem.Slice[int](l.Scratch(2 * n * elem.SizeOf[int]()))
 	cb, db = words[:n:n], words[n:]
@@ -342,7 +349,7 @@ func (l *link) layout(name string, buf []byte, counts, displs []int) (cb, db []i
 			at = displs[i]
 		}
 		if c < 0 || at < 0 || c > have || at > have-c {
-			return nil, nil, fmt.Errorf("%w: the part of rank %d, %d elements from %d on, is not within %s of %d", ErrCount, i, c, at, name, have)
+			return nil, nil, fmt.Errorf("%w: the part of %s %d, %d elements from %d on, is not within %s of %d", ErrCount, strings.TrimSuffix(peers, "s"), i, c, at, name, have)
 		}
 		cb[i], db[i] = c*size, at*size
 		next = at + c

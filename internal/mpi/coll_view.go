@@ -38,8 +38,11 @@ func (l *link) unpacked(b elem.Buffer) []byte {
 	return l.Scratch(b.Size())
 }
 
-// pack copies what the collective sends from the views.
+// pack copies what the collective sends from the views. Neighbour collectives send from the views themselves.
 func (l *link) pack() {
+	if l.hood != nil {
+		return
+	}
 	mem := l.send
 	if l.what == coll.KindBcast {
 		mem = l.recv
@@ -53,6 +56,9 @@ func (l *link) pack() {
 
 // unpack copies what the collective has received to the views.
 func (l *link) unpack() {
+	if l.hood != nil {
+		return
+	}
 	recv := l.recv
 	for _, v := range l.recvViews {
 		n := v.Size()
@@ -65,23 +71,34 @@ func (l *link) unpack() {
 // displacements in it. name is the name of the argument in errors.
 func (l *link) parts(name string, views []elem.Buffer) (mem []byte, counts, displs []int, err error) {
 	n := l.Size()
-	if len(views) != n {
-		return nil, nil, nil, fmt.Errorf("%w: %d views in %s and %d ranks", ErrCount, len(views), name, n)
+	if err := checkViews(name, views, n, "ranks"); err != nil {
+		return nil, nil, nil, err
 	}
 	words := elem.Slice[int](l.Scratch(2 * n * elem.SizeOf[int]()))
 	counts, displs = words[:n:n], words[n:]
 	total := 0
 	for i, v := range views {
-		if v.Type == nil {
-			v = elem.NoView
-		}
-		if v.Type.Err != nil {
-			return nil, nil, nil, fmt.Errorf("%s[%d]: %w", name, i, v.Type.Err)
-		}
 		counts[i], displs[i] = v.Size(), total
 		total += v.Size()
 	}
 	return l.Scratch(total), counts, displs, nil
+}
+
+// checkViews checks that there are n views, all of them without an error. name is the name of the argument in errors,
+// and peers says whose views they are.
+func checkViews(name string, views []elem.Buffer, n int, peers string) error {
+	if len(views) != n {
+		return fmt.Errorf("%w: %d views in %s and %d %s", ErrCount, len(views), name, n, peers)
+	}
+	for i, v := range views {
+		if v.Type == nil {
+			v = elem.NoView
+		}
+		if v.Type.Err != nil {
+			return fmt.Errorf("%s[%d]: %w", name, i, v.Type.Err)
+		}
+	}
+	return nil
 }
 
 // sendParts stores the views that the collective sends, one for each rank, as send.

@@ -167,9 +167,11 @@ func (l *link) again() {
 		l.env.Tag = int(l.s.seq.Add(1) & seqMask)
 		l.unrecorded = true
 	}
-	l.regainSlot()
-	l.requestArena(l.count)
-	l.pack()
+	if l.hood == nil {
+		l.regainSlot()
+		l.requestArena(l.count)
+		l.pack()
+	}
 }
 
 // publish starts a round in shared memory, if it needs no wait for another rank. Otherwise it returns

@@ -25,11 +25,14 @@ const (
 	KindWinReady
 	KindFence
 	KindWinFree
+	KindNeighborAllgather // also NeighborAllgatherv
+	KindNeighborAlltoall  // also NeighborAlltoallv and NeighborAlltoallView
 	kindEnd
 )
 
 // kindNames holds the names of the calls of these kinds, from KindDup on.
-var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free"}
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free",
+	"NeighborAllgather", "NeighborAlltoall"}
 
 // OpNames holds the names of the built-in operations, by kernel.Op.
 var OpNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
@@ -52,6 +55,9 @@ type Call struct {
 
 // Fingerprint returns 16 bits that a rank sends with each message of the call; see coll.Signature.
 func (k *Call) Fingerprint() uint16 {
+	if k.What == KindNeighborAllgather || k.What == KindNeighborAlltoall {
+		return coll.Signature(coll.KindAlltoallv, 0, 0, int(k.What)<<48|k.Elem<<16|int(k.Type), 0)
+	}
 	return coll.Signature(k.What, k.Root, k.Count, k.Elem<<16|int(k.Type), k.OpID)
 }
 

@@ -1,0 +1,391 @@
+package mpi
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
+
+	"github.com/weft-hpc/weft/internal/elem"
+)
+
+// Topologies
+//
+// A topology is a communicator whose ranks have neighbours: a grid (Cart) or a graph. What the neighbour
+// collectives need of it is a Neighborhood. If the program permits it, the ranks of the new communicator have
+// another order, so that more neighbours are on the same host; see reorder.go.
+
+// Neighborhood is the neighbours of a rank in a topology: the ranks from which it receives, and those to which
+// it sends, one for each edge. A rank may occur several times, and ProcNull stands for no neighbour.
+//
+// Messages on several edges between two ranks match in the order of the edges of the receiver. sendOrder has the
+// edges of dests in an order that agrees with the order of the receivers.
+type Neighborhood struct {
+	c              *Comm
+	sources, dests []int
+	sendOrder      []int
+}
+
+// Comm returns the communicator of the topology; nil: there is no topology.
+func (x *Neighborhood) Comm() *Comm {
+	if x == nil {
+		return nil
+	}
+	return x.c
+}
+
+// Neighbors returns copies of the lists of neighbours.
+func (x *Neighborhood) Neighbors() (sources, dests []int) {
+	if x == nil {
+		return nil, nil
+	}
+	return slices.Clone(x.sources), slices.Clone(x.dests)
+}
+
+// Cart is the type behind comm.Cart: a grid of ranks, in row-major order.
+type Cart struct {
+	Neighborhood
+	dims     []int
+	periodic []bool
+}
+
+// Cart implements comm.Comm.Cart, which documents the call. It returns nil on ranks that the grid does not have.
+func (c *Comm) Cart(dims []int, periodic []bool, reorder bool) (*Cart, error) {
+	s, err := c.live()
+	if err != nil {
+		return nil, c.fail("Cart", noRank, noRank, err)
+	}
+	if periodic == nil {
+		periodic = make([]bool, len(dims))
+	}
+	n, err := gridSize(dims, len(s.group.ranks))
+	if err == nil && len(periodic) != len(dims) {
+		err = fmt.Errorf("%w: %d dimensions, and %d values that say whether they are periodic", ErrArg, len(dims), len(periodic))
+	}
+	if err != nil {
+		err = c.fail("Cart", noRank, noRank, err)
+		s.revoke(err)
+		return nil, err
+	}
+	color, key := Undefined, s.rank
+	if s.rank < n {
+		color = hashOfGrid(dims, periodic)
+	}
+	if reorder && s.rank < n {
+		key = gridOrder(s.hosts(n), dims, periodic)[s.rank]
+	}
+	own, err := c.split("Cart", color, key)
+	if err != nil || own == nil {
+		return nil, err
+	}
+	if own.Size() != n {
+		err := own.fail("Cart", noRank, noRank, fmt.Errorf("%w: %d of %d ranks pass the same dimensions", ErrMismatch, own.Size(), n))
+		own.s.revoke(err)
+		s.revoke(err)
+		return nil, err
+	}
+	return newCart(own, slices.Clone(dims), slices.Clone(periodic)), nil
+}
+
+// hosts returns the host of each of the first n ranks.
+func (s *state) hosts(n int) []int {
+	hosts := make([]int, n)
+	for r := range hosts {
+		hosts[r] = s.job.world.HostOf[s.group.ranks[r]]
+	}
+	return hosts
+}
+
+// gridSize returns the number of ranks of a grid, which is at most size.
+func gridSize(dims []int, size int) (int, error) {
+	n := 1
+	for _, d := range dims {
+		if d < 1 {
+			return 0, fmt.Errorf("%w: a dimension of %d ranks", ErrArg, d)
+		}
+		if d > size/n {
+			return 0, fmt.Errorf("%w: a grid of %v in a communicator of %d ranks", ErrArg, dims, size)
+		}
+		n *= d
+	}
+	return n, nil
+}
+
+// hashOfGrid returns a hash by which ranks compare their arguments; it is not negative.
+func hashOfGrid(dims []int, periodic []bool) int {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, dims, periodic) // never fails
+	return int(h.Sum64() & math.MaxInt)
+}
+
+func newCart(c *Comm, dims []int, periodic []bool) *Cart {
+	t := &Cart{Neighborhood{c: c}, dims, periodic}
+	for d := range dims {
+		below, above := t.Shift(d, 1)
+		t.dests = append(t.dests, below, above)
+		// The message to the neighbour below arrives there from above, so it is the second one of the
+		// dimension.
+		t.sendOrder = append(t.sendOrder, 2*d+1, 2*d)
+	}
+	t.sources = t.dests
+	return t
+}
+
+// Dims returns copies of the numbers of ranks per dimension, and whether they are periodic.
+func (t *Cart) Dims() (dims []int, periodic []bool) {
+	if t == nil {
+		return nil, nil
+	}
+	return slices.Clone(t.dims), slices.Clone(t.periodic)
+}
+
+// Coords returns the coordinates of a rank; nil: the grid does not have the rank.
+func (t *Cart) Coords(rank int) []int {
+	if t == nil || rank < 0 || rank >= t.c.Size() {
+		return nil
+	}
+	coords := make([]int, len(t.dims))
+	for d := len(t.dims) - 1; d >= 0; d-- {
+		coords[d] = rank % t.dims[d]
+		rank /= t.dims[d]
+	}
+	return coords
+}
+
+// RankAt returns the rank with these coordinates; ProcNull: there is none. In periodic dimensions any coordinate is
+// one of the grid.
+func (t *Cart) RankAt(coords []int) int {
+	if t == nil || len(coords) != len(t.dims) {
+		return ProcNull
+	}
+	rank := 0
+	for d, x := range coords {
+		if t.periodic[d] {
+			if x %= t.dims[d]; x < 0 {
+				x += t.dims[d]
+			}
+		}
+		if x < 0 || x >= t.dims[d] {
+			return ProcNull
+		}
+		rank = rank*t.dims[d] + x
+	}
+	return rank
+}
+
+// Shift returns the ranks at the distances -by and by from this one in a dimension.
+func (t *Cart) Shift(dim, by int) (source, dest int) {
+	if t == nil || dim < 0 || dim >= len(t.dims) {
+		return ProcNull, ProcNull
+	}
+	at := t.Coords(t.c.Rank())
+	own := at[dim]
+	reach := func(by int) int {
+		at[dim] = own + by%t.dims[dim] // so that the sum does not overflow
+		if !t.periodic[dim] && (by >= t.dims[dim] || by <= -t.dims[dim]) {
+			return ProcNull
+		}
+		return t.RankAt(at)
+	}
+	if by == math.MinInt {
+		by++ // has no opposite; outside any grid, or in a periodic dimension one of many equal distances
+	}
+	return reach(-by), reach(by)
+}
+
+// Sub implements comm.Cart.Sub, which documents the call.
+func (t *Cart) Sub(keep []bool) (*Cart, error) {
+	if t == nil {
+		return nil, (*Comm)(nil).fail("Sub", noRank, noRank, (*Comm)(nil).whyClosed())
+	}
+	if len(keep) != len(t.dims) {
+		err := t.c.fail("Sub", noRank, noRank, fmt.Errorf("%w: %d values for %d dimensions", ErrArg, len(keep), len(t.dims)))
+		if s, live := t.c.live(); live == nil {
+			s.revoke(err)
+		}
+		return nil, err
+	}
+	color, key := 0, 0
+	var dims []int
+	var periodic []bool
+	for d, x := range t.Coords(t.c.Rank()) {
+		if keep[d] {
+			dims, periodic = append(dims, t.dims[d]), append(periodic, t.periodic[d])
+			key = key*t.dims[d] + x
+		} else {
+			color = color*t.dims[d] + x
+		}
+	}
+	own, err := t.c.split("Sub", color, key)
+	if err != nil {
+		return nil, err
+	}
+	return newCart(own, dims, periodic), nil
+}
+
+// Edge is an edge of a graph: a rank that sends, a rank that receives, and how much. comm.Edge has the same
+// fields.
+type Edge struct{ From, To, Weight int }
+
+// Graph implements comm.Comm.Graph, which documents the call.
+func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder bool) (*Neighborhood, error) {
+	const name = "Graph"
+	n, me := c.Size(), c.Rank()
+	edges := make([]Edge, 0, len(dests))
+	err := checkEdges(n, sources, inWeights)
+	if err == nil {
+		err = checkEdges(n, dests, outWeights)
+	}
+	if err != nil {
+		return nil, c.revoked(name, err)
+	}
+	for i, to := range dests {
+		e := Edge{me, to, 1}
+		if outWeights != nil {
+			e.Weight = outWeights[i]
+		}
+		edges = append(edges, e)
+	}
+	// All ranks compare what each two of them say about the edges between them.
+	in, out, theirs := make([]int32, n), make([]int32, n), make([]int32, n)
+	for _, r := range sources {
+		in[r]++
+	}
+	for _, r := range dests {
+		out[r]++
+	}
+	if err := c.Alltoall(elem.View(out), elem.View(theirs)); err != nil {
+		return nil, RenamedTo(err, name)
+	}
+	for r := range theirs {
+		if theirs[r] != in[r] {
+			return nil, c.revoked(name, fmt.Errorf("%w: rank %d has %d edges to this rank, and this rank has %d from it", ErrMismatch, r, theirs[r], in[r]))
+		}
+	}
+	if !reorder {
+		own, err := c.dup(name)
+		if err != nil {
+			return nil, err
+		}
+		return newGraph(own, slices.Clone(sources), slices.Clone(dests)), nil
+	}
+	// The process that gets the rank of another one in the new communicator needs the neighbours of that one, in
+	// their order.
+	all, err := c.allEdges(name, edges)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := c.allEdges(name, sourceLists(me, sources))
+	if err != nil {
+		return nil, err
+	}
+	order := graphOrder(c.s.hosts(n), all)
+	own, err := c.split(name, 0, order[me])
+	if err != nil {
+		return nil, err
+	}
+	var from, to []int
+	for _, e := range lists {
+		if e.To == order[me] {
+			from = append(from, e.From)
+		}
+	}
+	for _, e := range all {
+		if e.From == order[me] {
+			to = append(to, e.To)
+		}
+	}
+	return newGraph(own, from, to), nil
+}
+
+// sourceLists returns the edges from sources to rank me, in their order.
+func sourceLists(me int, sources []int) []Edge {
+	edges := make([]Edge, 0, len(sources))
+	for _, r := range sources {
+		edges = append(edges, Edge{r, me, 0})
+	}
+	return edges
+}
+
+func checkEdges(n int, peers, weights []int) error {
+	if weights != nil && len(weights) != len(peers) {
+		return fmt.Errorf("%w: %d weights for %d edges", ErrCount, len(weights), len(peers))
+	}
+	for i, r := range peers {
+		if r < 0 || r >= n {
+			return fmt.Errorf("%w: an edge to or from rank %d of %d", ErrRank, r, n)
+		}
+		if weights != nil && weights[i] < 0 {
+			return fmt.Errorf("%w: an edge with the weight %d", ErrArg, weights[i])
+		}
+	}
+	return nil
+}
+
+// revoked revokes the communicator, because a collective call with this name has failed on this rank with err. It
+// returns the error of the call.
+func (c *Comm) revoked(name string, err error) error {
+	err = c.fail(name, noRank, noRank, err)
+	if s, live := c.live(); live == nil {
+		s.revoke(err)
+	}
+	return err
+}
+
+// GraphOf implements comm.Comm.GraphOf, which documents the call.
+func (c *Comm) GraphOf(edges []Edge, reorder bool) (*Neighborhood, error) {
+	const name = "GraphOf"
+	n := c.Size()
+	for _, e := range edges {
+		if err := checkEdges(n, []int{e.From, e.To}, []int{e.Weight, e.Weight}); err != nil {
+			return nil, c.revoked(name, err)
+		}
+	}
+	all, err := c.allEdges(name, edges)
+	if err != nil {
+		return nil, err
+	}
+	rank := c.Rank()
+	if reorder {
+		rank = graphOrder(c.s.hosts(n), all)[rank]
+	}
+	own, err := c.split(name, 0, rank)
+	if err != nil {
+		return nil, err
+	}
+	var sources, dests []int
+	for _, e := range all {
+		if e.To == rank {
+			sources = append(sources, e.From)
+		}
+		if e.From == rank {
+			dests = append(dests, e.To)
+		}
+	}
+	return newGraph(own, sources, dests), nil
+}
+
+// allEdges returns the edges of all ranks, in the order of the ranks.
+func (c *Comm) allEdges(name string, edges []Edge) ([]Edge, error) {
+	counts, mine := make([]int, c.Size()), []int{len(edges)}
+	if err := c.Allgather(elem.View(mine), elem.View(counts)); err != nil {
+		return nil, RenamedTo(err, name)
+	}
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	all := make([]Edge, total)
+	if err := c.Allgatherv(elem.View(edges), elem.View(all), counts, nil); err != nil {
+		return nil, RenamedTo(err, name)
+	}
+	return all, nil
+}
+
+func newGraph(c *Comm, sources, dests []int) *Neighborhood {
+	x := &Neighborhood{c: c, sources: sources, dests: dests}
+	for i := range dests {
+		x.sendOrder = append(x.sendOrder, i)
+	}
+	return x
+}
