@@ -110,8 +110,8 @@ func bestBlock(byHost [][]int, dims []int, periodic []bool) []int {
 }
 
 // graphOrder is the order for a graph. The ranks of a host are filled one after the other with vertices: with the
-// one that has the greatest weight of edges to the vertices that are already there, or, if there is none, with the
-// lowest one that is left.
+// one that has the greatest weight of edges to the vertices that are already there; of several, with the one that has
+// the least weight of other edges, and then with the lowest.
 func graphOrder(hosts []int, edges []Edge) []int {
 	n := len(hosts)
 	type link struct{ to, weight int }
@@ -122,14 +122,19 @@ func graphOrder(hosts []int, edges []Edge) []int {
 			links[e.To] = append(links[e.To], link{e.From, e.Weight})
 		}
 	}
-	order, placed, gain := make([]int, n), make([]bool, n), make([]int, n)
+	order, placed, gain, total := make([]int, n), make([]bool, n), make([]int, n), make([]int, n)
+	for v := range links {
+		for _, l := range links[v] {
+			total[v] += l.weight
+		}
+	}
 	for _, ranks := range ranksByHost(hosts) {
 		clear(gain)
 		here := make([]int, 0, len(ranks))
 		for range ranks {
 			best := -1
 			for v := range n {
-				if !placed[v] && (best < 0 || gain[v] > gain[best]) {
+				if !placed[v] && (best < 0 || gain[v] > gain[best] || gain[v] == gain[best] && total[v] < total[best]) {
 					best = v
 				}
 			}
