@@ -34,7 +34,7 @@ type options struct {
 
 var benchmarks = []*benchmark{
 	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face, &partitioned,
-	&barrier, &allreduce, &allreduceStart, &bcast, &reduce, &alltoall, &allgather,
+	&barrier, &allreduce, &allreduceStart, &bcast, &reduce, &alltoall, &allgather, &neighbor, &haloByHand,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,
 	&overlap, &initialize, &dup, &dupUsed, &idle,
 	&threads, &waiters, &besideIbarrier, &besideStream, &computeExchange, &jacobi, &cg, &bsends, &testAny, &revoke,

@@ -59,6 +59,10 @@
 //   - parts of lengths that only their senders know: [GathervAlloc], [AllgathervAlloc],
 //     [ScattervAlloc], [AlltoallvAlloc]
 //
+// Collectives between neighbours in a grid or graph, which also have persistent forms:
+//   - [NeighborAllgather], [NeighborAllgatherv], [NeighborAlltoall], [NeighborAlltoallv],
+//     [NeighborAlltoallView]
+//
 // Reductions:
 //   - [Reduce], [Allreduce], [ReduceScatter], [ReduceScatterBlock], [Scan], [Exscan]; of one
 //     element: [AllreduceOne]
@@ -79,7 +83,8 @@
 //   - [Comm.Rank], [Comm.Size], [Comm.Transport]
 //   - new communicators: [Comm.Dup], [Comm.Split], [Comm.SplitNode], [Comm.Create],
 //     [Comm.CreateGroup]; [Comm.Free]
-//   - grids of ranks: [Dims]
+//   - grids and graphs of ranks: [Comm.Cart], [Dims], [Cart.Shift], [Cart.Sub]; [Comm.Graph],
+//     [Comm.GraphOf]; [Reorder]
 //   - limits of time: [Comm.WithContext], [Unfinished]
 //   - groups: [Comm.Group], [Group.Incl], [Group.Excl], [Group.Union], [Group.Translate], and other
 //     methods of [Group]

@@ -19,8 +19,8 @@ func TestTableOfMPI(t *testing.T) {
 	names := exported(t)
 	text, err := os.ReadFile("mpi.md")
 	require.NoError(t, err)
-	receivers := map[string]string{"comm": "", "c": "Comm.", "w": "Win.", "r": "Request.", "g": "Group.", "v": "View.", "l": "Layout.", "p": "Persistent.", "q": "PartSend.", "a": "PartRecv."}
-	span := regexp.MustCompile("`(comm|c|w|r|g|v|l|p|q|a)\\.([A-Z]\\w*)`")
+	receivers := map[string]string{"comm": "", "c": "Comm.", "w": "Win.", "r": "Request.", "g": "Group.", "v": "View.", "l": "Layout.", "p": "Persistent.", "q": "PartSend.", "a": "PartRecv.", "t": "Cart.", "h": "Graph."}
+	span := regexp.MustCompile("`(comm|c|w|r|g|v|l|p|q|a|t|h)\\.([A-Z]\\w*)`")
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")

@@ -1,6 +1,7 @@
 // Heat2d teaches the halo exchange of a grid in two dimensions. It computes how heat spreads over a
 // plate. Each rank has one block of the plate's cells, and a halo: copies of its neighbors'
-// outermost cells. Before every step the ranks update the halo with Irecv, Isend and WaitAll.
+// outermost cells. Before every step the ranks update the halo with NeighborAlltoallView: a column of
+// the block is sent and received where it lies.
 //
 //	gorun -np 4 ./examples/heat2d -nx 512 -ny 512 -steps 200
 //
@@ -35,54 +36,50 @@ func solve(c *comm.Comm, nx, ny, steps int) error {
 	if !ok {
 		return fmt.Errorf("cannot divide a plate of %d x %d cells among %d ranks", nx, ny, c.Size())
 	}
-	// Rank r has block x = r%px, y = r/px. At the border of the plate the neighbor is ProcNull:
-	// transfers with ProcNull complete at once and move no data.
-	x, y := c.Rank()%px, c.Rank()/px
-	rankAt := func(x, y int) int {
-		if x < 0 || x >= px || y < 0 || y >= py {
-			return comm.ProcNull
-		}
-		return y*px + x
+	// The ranks form a grid, with y before x. At the border of the plate the neighbor is ProcNull, and the halo stays 0.
+	grid, err := c.Cart([]int{py, px}, nil, comm.Reorder())
+	if err != nil {
+		return err
 	}
-	peers := [4]int{rankAt(x-1, y), rankAt(x+1, y), rankAt(x, y-1), rankAt(x, y+1)}
-	p := newPlate(nx*x/px, nx*(x+1)/px, ny*y/py, ny*(y+1)/py)
-	if err := comm.Barrier(c); err != nil {
+	block := func(rank int) (x0, x1, y0, y1 int) {
+		at := grid.Coords(rank)
+		y, x := at[0], at[1]
+		return nx * x / px, nx * (x + 1) / px, ny * y / py, ny * (y + 1) / py
+	}
+	p := newPlate(block(grid.Rank()))
+	if err := comm.Barrier(grid.Comm); err != nil {
 		return err
 	}
 	start := time.Now()
 	for range steps {
-		if err := exchange(c, p, peers); err != nil {
+		if err := comm.NeighborAlltoallView(grid, p.border, p.halo); err != nil {
 			return err
 		}
 		p.step()
 	}
 	elapsed := time.Since(start)
 
-	// Rank 0 gathers the blocks, in the order of the ranks.
+	// Rank 0 gathers the blocks, each at its place in the plate.
 	var whole []float64
-	counts := make([]int, c.Size())
-	for r := range counts {
-		x, y := r%px, r/px
-		counts[r] = (nx*(x+1)/px - nx*x/px) * (ny*(y+1)/py - ny*y/py)
-	}
-	if c.Rank() == 0 {
+	var places []comm.View[float64]
+	if grid.Rank() == 0 {
 		whole = make([]float64, nx*ny)
+		for r := range grid.Size() {
+			x0, x1, y0, y1 := block(r)
+			places = append(places, comm.Of(whole, comm.Subarray([]int{ny, nx}, []int{y1 - y0, x1 - x0}, []int{y0, x0})))
+		}
 	}
-	if err := comm.Gatherv(c, p.cells(), whole, counts, nil, 0); err != nil || c.Rank() != 0 {
+	if err := comm.GatherView(grid.Comm, p.cells(), places, 0); err != nil || grid.Rank() != 0 {
 		return err
 	}
 	alone := newPlate(0, nx, 0, ny)
 	for range steps {
 		alone.step()
 	}
-	for r := range counts {
-		x0, y0, w := nx*(r%px)/px, ny*(r/px)/py, nx*(r%px+1)/px-nx*(r%px)/px
-		for i, got := range whole[:counts[r]] {
-			if want := alone.at(x0+i%w, y0+i/w); math.Float64bits(got) != math.Float64bits(want) {
-				return fmt.Errorf("cell %d,%d of rank %d is %v, want %v as in the serial solution", x0+i%w, y0+i/w, r, got, want)
-			}
+	for i, got := range whole {
+		if want := alone.at(i%nx, i/nx); math.Float64bits(got) != math.Float64bits(want) {
+			return fmt.Errorf("cell %d,%d is %v, want %v as in the serial solution", i%nx, i/nx, got, want)
 		}
-		whole = whole[counts[r]:]
 	}
 	fmt.Printf("%d x %d cells, %d steps on %d x %d ranks: equal to the serial solution, %v\n",
 		nx, ny, steps, px, py, elapsed.Round(time.Microsecond))
@@ -103,23 +100,4 @@ func split(ranks, nx, ny int) (px, py int, ok bool) {
 		}
 	}
 	return px, py, ok
-}
-
-// exchange sends the outermost cells of p to the neighbors and receives the cells of the halo from them, on
-// all sides at the same time. The tag of a message is the side of the sender's block from which its cells
-// come.
-func exchange(c *comm.Comm, p *plate, peers [4]int) error {
-	var reqs [8]comm.Request
-	for side, peer := range peers {
-		reqs[side] = comm.Irecv(c, p.in[side], peer, side^1)
-	}
-	p.pack()
-	for side, peer := range peers {
-		reqs[4+side] = comm.Isend(c, p.out[side], peer, side)
-	}
-	if err := comm.WaitAll(reqs[:]); err != nil {
-		return err
-	}
-	p.unpack(peers)
-	return nil
 }

@@ -129,7 +129,33 @@ static void allgather(struct part *p, int bytes)
     fill(send, size, rank);
 }
 
+/* neighbor_alltoall: MPI_Neighbor_alltoall on a periodic grid of two dimensions. A size is the number of
+ * bytes for each neighbour. The check does not compare: before MPI 4.0 the standard did not say in which
+ * order the blocks of a neighbour arrive that is one in both directions of a dimension. */
+
+static MPI_Comm grid;
+
+static void grid_release(void)
+{
+    release();
+    MPI_Comm_free(&grid);
+}
+
+static void neighbor_once(void) { MPI_Neighbor_alltoall(send, size, MPI_BYTE, recv, size, MPI_BYTE, grid); }
+
+static void neighbor(struct part *p, int bytes)
+{
+    int dims[2] = { 0, 0 }, periods[2] = { 1, 1 };
+
+    begin(p, bytes, 4, 4, neighbor_once, neighbor_once);
+    p->bytes = 4.0 * size;
+    p->close = grid_release;
+    MPI_Dims_create(ranks, 2, dims);
+    MPI_Cart_create(MPI_COMM_WORLD, 2, dims, periods, 0, &grid);
+}
+
 const struct benchmark collectives[] = {
     { "barrier", 1, barrier }, { "bcast", 1, bcast }, { "reduce", 1, reduce }, { "allreduce", 1, allreduce },
-    { "alltoall", 1, alltoall }, { "allgather", 1, allgather }, { NULL, 0, NULL },
+    { "alltoall", 1, alltoall }, { "allgather", 1, allgather }, { "neighbor_alltoall", 1, neighbor },
+    { NULL, 0, NULL },
 };

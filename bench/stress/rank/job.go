@@ -100,6 +100,7 @@ var operations = []struct {
 	{"sums", 4, sums},
 	{"parts", 4, parts},
 	{"persistent", 6, persistent},
+	{"neighbors", 5, neighbors},
 	{"views", 6, func(k *call) error { return k.subject().views(k) }},
 	{"window", 12, func(k *call) error { return k.subject().window(k) }},
 	{"crowd", 3, crowd},
