@@ -6,8 +6,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// neighbor times NeighborAlltoall on a periodic grid in two dimensions. A size is the number of bytes for each
-// neighbour.
+// neighbor times NeighborAlltoall on a periodic grid in two dimensions. A size is the number of
+// bytes for each neighbour.
 var neighbor = benchmark{
 	name:  "neighbor_alltoall",
 	help:  "NeighborAlltoall on a periodic grid of two dimensions, mean over ranks; MB/s of what a rank sends",
@@ -22,7 +22,7 @@ var neighbor = benchmark{
 	},
 }
 
-// haloByHand times the same exchange by Irecv, Isend and WaitAll.
+// haloByHand times the exchange of the benchmark neighbor by Irecv, Isend and WaitAll.
 var haloByHand = benchmark{
 	name:  "halo_by_hand",
 	help:  "the same exchange by Irecv, Isend and WaitAll",
@@ -48,7 +48,8 @@ var haloByHand = benchmark{
 	},
 }
 
-// halo makes a periodic grid of two dimensions, and the buffers of its neighbours.
+// halo makes a periodic grid of two dimensions, and the buffers for the exchange with the four
+// neighbours of this rank.
 func halo(c *comm.Comm, size int) (g *comm.Cart, send, recv []byte, err error) {
 	dims, err := comm.Dims(c.Size(), 0, 0)
 	if err != nil {

@@ -7,15 +7,16 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// The benchmark partitioned has this many partitions, or fewer if they do not divide the size. This many
-// goroutines make them ready.
+// partitions is the number of partitions of a message. If it does not divide the size, the
+// benchmark partitioned uses fewer. fillers is the number of goroutines that make the partitions
+// ready.
 const (
 	partitions = 16
 	fillers    = 4
 )
 
-// partitioned measures half of a round trip of a message in partitions. The receiver has as many partitions as
-// the sender.
+// partitioned measures half of a round trip of a message in partitions. The receiver has as many
+// partitions as the sender.
 var partitioned = benchmark{
 	name:  "partitioned",
 	help:  fmt.Sprintf("half of a round trip in %d partitions, which %d goroutines make ready", partitions, fillers),
@@ -38,7 +39,7 @@ var partitioned = benchmark{
 		if err != nil {
 			return nil, err
 		}
-		// The goroutines end when prepare's part is closed.
+		// The goroutines end when the benchmark calls the part's close.
 		jobs, done := make(chan int), make(chan error, fillers)
 		for range fillers {
 			go func() {

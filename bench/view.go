@@ -6,11 +6,12 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// viewBytes is the number of bytes that a message of the benchmark vector has, or up to a block less.
+// viewBytes is the length of a message of the benchmark vector, before it is rounded down to whole
+// blocks.
 const viewBytes = 1 << 20
 
-// vector measures half of a round trip of 1 MiB in blocks, with gaps as long as a block. A size is the
-// number of bytes of a block.
+// vector measures half of a round trip of 1 MiB in blocks, with gaps as long as a block between
+// them. A size is the number of bytes of a block.
 var vector = benchmark{
 	name:   "vector",
 	help:   "half of a round trip of 1 MiB between ranks 0 and 1, sent and received in blocks with gaps",
@@ -24,8 +25,8 @@ var vector = benchmark{
 	},
 }
 
-// face measures half of a round trip of a face of a cube of float64: of the elements whose second index
-// is 0. A size is the number of elements of an edge.
+// face measures half of a round trip of a face of a cube of float64. The face has the elements
+// whose second index is 0. A size is the number of elements of an edge.
 var face = benchmark{
 	name:   "face",
 	help:   "half of a round trip of a face of a cube of float64 between ranks 0 and 1",

@@ -5,17 +5,18 @@ import (
 	"github.com/weft-hpc/weft/internal/layout"
 )
 
-// Layout says which elements of a slice a message consists of, and in which order: a derived datatype
-// of MPI (MPI 4.1 §5). It counts elements, of any type; [Of] makes a [View] of a slice from it. A
-// Layout is a value that goroutines may share. It needs no commit and no free. The zero Layout has no
-// elements.
+// Layout says which elements of a slice a message has, and in which order: a derived datatype of
+// MPI (MPI 4.1 §5). A Layout counts elements, and has no element type: [Of] makes a [View] of a
+// slice of any type from it. Goroutines may share a Layout. The program need not commit or free it.
+// The zero Layout has no elements.
 //
-// If the arguments of a constructor are wrong, the Layout and all that are made from it have an error
-// (see [Layout.Err]), which calls with their views return. The error wraps [ErrLayout].
+// If the arguments of a constructor are wrong, the Layout and every Layout made from it have an
+// error, which wraps [ErrLayout]. [Layout.Err] returns the error, and so does each call with a view
+// of such a Layout.
 //
-// The extent of a Layout is the distance at which the next one begins if several follow each other
-// ([Layout.Repeat]). It reaches from the lowest element to the highest, unless a comment says
-// otherwise.
+// The extent of a Layout is the range of elements that it takes up if [Layout.Repeat] puts several
+// in a row: each begins where the extent of the one before ends. The extent reaches from the lowest
+// element to the highest, unless the comment of a constructor says otherwise.
 type Layout struct{ in *elem.Layout }
 
 // one is the layout of one element.
@@ -30,26 +31,26 @@ func (l Layout) elements() layout.Layout {
 	return l.in.Elements()
 }
 
-// Contiguous is n consecutive elements (MPI_Type_contiguous).
+// Contiguous returns the layout of n consecutive elements (MPI_Type_contiguous).
 func Contiguous(n int) Layout { return layoutOf(layout.Bytes(n)) }
 
-// Vector is count blocks of block consecutive elements. The begins of two blocks are stride elements
-// apart (MPI_Type_vector):
+// Vector returns the layout of count blocks, each of block consecutive elements. Each block begins
+// stride elements after the begin of the one before (MPI_Type_vector):
 //
 //	Vector(3, 2, 4)   ■ ■ · · ■ ■ · · ■ ■
 //
-// The column j of a matrix with rows × cols elements is Vector(rows, 1, cols).Shift(j).
+// Column j of a matrix with rows × cols elements is Vector(rows, 1, cols).Shift(j).
 func Vector(count, block, stride int) Layout {
 	return layoutOf(layout.Vector(count, block, stride, one))
 }
 
-// Indexed is blocks of lengths[i] elements from the element offs[i] on (MPI_Type_indexed). The slices
-// have the same length:
+// Indexed returns the layout of one block per element of the slices: block i has lengths[i]
+// elements and begins at element offs[i] (MPI_Type_indexed). The slices have the same length:
 //
 //	Indexed([]int{2, 1}, []int{1, 4})   · ■ ■ · ■
 func Indexed(lengths, offs []int) Layout { return layoutOf(layout.Indexed(lengths, offs, one)) }
 
-// IndexedBlock is blocks of block elements from the elements offs[i] on
+// IndexedBlock is [Indexed] for blocks of equal length: each has block elements
 // (MPI_Type_create_indexed_block).
 func IndexedBlock(block int, offs []int) Layout {
 	lengths := make([]int, len(offs))
@@ -59,9 +60,10 @@ func IndexedBlock(block int, offs []int) Layout {
 	return Indexed(lengths, offs)
 }
 
-// Subarray is a part of an array with sizes[d] elements in dimension d: the subsizes[d] elements from
-// starts[d] on (MPI_Type_create_subarray with MPI_ORDER_C). The last index varies fastest. Its extent
-// is that of the whole array. For another order, reverse the three slices.
+// Subarray returns the layout of a part of an array. In dimension d the array has sizes[d]
+// elements, and the part has the subsizes[d] elements from starts[d] on (MPI_Type_create_subarray
+// with MPI_ORDER_C). The last index varies fastest. The extent of the layout is that of the whole
+// array. For another order, reverse the three slices.
 //
 //	Subarray([]int{3, 4}, []int{2, 2}, []int{1, 1})   · · · ·
 //	                                                  · ■ ■ ·
@@ -70,7 +72,7 @@ func Subarray(sizes, subsizes, starts []int) Layout {
 	return layoutOf(layout.Subarray(sizes, subsizes, starts, layout.RowMajor, one))
 }
 
-// Distribution is how a dimension of an array is distributed among ranks; see [Darray].
+// Distribution says how a dimension of an array is distributed among ranks; see [Darray].
 type Distribution uint8
 
 // The distributions.
@@ -79,7 +81,7 @@ const (
 	Whole = Distribution(layout.None)
 	// Blocks: each rank has one block of consecutive elements (MPI_DISTRIBUTE_BLOCK).
 	Blocks = Distribution(layout.Block)
-	// Cyclic: the ranks have blocks in turn (MPI_DISTRIBUTE_CYCLIC).
+	// Cyclic: the blocks go to the ranks in turn, round robin (MPI_DISTRIBUTE_CYCLIC).
 	Cyclic = Distribution(layout.Cyclic)
 )
 
@@ -91,15 +93,16 @@ type Dim struct {
 	// (MPI_DISTRIBUTE_DFLT_DARG).
 	Block int
 	Ranks int // number of ranks in this dimension; 1 for Whole
-	Coord int // coordinate, from 0 to Ranks-1, of the rank whose part the layout is
+	Coord int // coordinate of the rank whose part the layout describes, from 0 to Ranks-1
 }
 
-// Darray is the part of a distributed array that one rank has (MPI_Type_create_darray with
-// MPI_ORDER_C). The last index varies fastest. Its extent is that of the whole array. The part may be
-// empty. For another order, reverse the dimensions.
+// Darray returns the layout of the part of a distributed array that one rank has
+// (MPI_Type_create_darray with MPI_ORDER_C). The last index varies fastest. The extent of the
+// layout is that of the whole array. The part may be empty. For another order, reverse the
+// dimensions.
 //
-// The part of a block-cyclic matrix of ScaLAPACK that the rank with the coordinates row and col has,
-// on a grid of p × q ranks, with blocks of nb × nb elements:
+// Example: a block-cyclic matrix of ScaLAPACK, with blocks of nb × nb elements, on a grid of p × q
+// ranks. The part of the rank with the coordinates row and col is:
 //
 //	Darray(Dim{rows, Cyclic, nb, p, row}, Dim{cols, Cyclic, nb, q, col})
 func Darray(dims ...Dim) Layout {
@@ -110,9 +113,10 @@ func Darray(dims ...Dim) Layout {
 	return layoutOf(layout.Darray(in, layout.RowMajor, one))
 }
 
-// Combine is the layouts ls[i], each shifted by offs[i] elements, one after the other in the message
-// (MPI_Type_create_struct). The slices have the same length. Its extent reaches from the lowest begin
-// of the layouts to their highest end.
+// Combine returns a layout that joins several: the message has the elements of each ls[i], shifted
+// by offs[i] elements, one layout after the other (MPI_Type_create_struct). The slices have the
+// same length. The extent of the result reaches from the lowest begin to the highest end of the
+// extents of the shifted layouts.
 func Combine(offs []int, ls []Layout) Layout {
 	lengths, in := make([]int, len(offs)), make([]layout.Layout, len(ls))
 	for i := range lengths {
@@ -124,20 +128,21 @@ func Combine(offs []int, ls []Layout) Layout {
 	return layoutOf(layout.Struct(lengths, offs, in))
 }
 
-// Repeat is count layouts l, each of which begins where the extent of the one before ends
+// Repeat returns a layout of count layouts l. Each begins where the extent of the one before ends
 // (MPI_Type_contiguous).
 func (l Layout) Repeat(count int) Layout { return layoutOf(layout.Repeat(count, l.elements())) }
 
-// Strided is count layouts l whose begins are stride elements apart (MPI_Type_create_hvector).
+// Strided returns a layout of count layouts l. Each begins stride elements after the begin of the
+// one before (MPI_Type_create_hvector).
 func (l Layout) Strided(count, stride int) Layout {
 	return layoutOf(layout.HVector(count, 1, stride, l.elements()))
 }
 
-// Shift is l with off added to the index of each element. off may be negative.
+// Shift returns l with off added to the index of each element. off may be negative.
 func (l Layout) Shift(off int) Layout { return layoutOf(layout.Shift(off, l.elements())) }
 
-// Resized is l with another extent, which begins at the element lower (MPI_Type_create_resized). The
-// elements are those of l:
+// Resized returns l with another extent: it begins at element lower and has extent elements
+// (MPI_Type_create_resized). The elements of the layout do not change:
 //
 //	Vector(2, 1, 3)                            ■ · · ■
 //	Vector(2, 1, 3).Resized(0, 1).Repeat(2)    ■ ■ · ■ ■     the order is the elements 0, 3, 1, 4
@@ -145,11 +150,11 @@ func (l Layout) Resized(lower, extent int) Layout {
 	return layoutOf(layout.Resized(lower, extent, l.elements()))
 }
 
-// Err returns the error of the constructor, or nil. It wraps [ErrLayout].
+// Err returns the error of the constructor, or nil. The error wraps [ErrLayout].
 func (l Layout) Err() error { return l.elements().Err() }
 
-// Len returns the number of elements of the layout (MPI_Type_size). It is 0 if the layout has an
-// error.
+// Len returns the number of elements of the layout (MPI_Type_size). If the layout has an error, the
+// number is 0.
 func (l Layout) Len() int { return l.elements().Size() }
 
 // Extent returns the index at which the extent of the layout begins, and its length in elements
@@ -160,5 +165,5 @@ func (l Layout) Extent() (lower, extent int) {
 }
 
 // Span returns the lowest index of an element of the layout, and the index after the highest
-// (MPI_Type_get_true_extent). Both are 0 if there is none.
+// (MPI_Type_get_true_extent). Both are 0 if the layout has no elements.
 func (l Layout) Span() (low, high int) { return l.elements().Span() }

@@ -7,9 +7,10 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// PartSend is a send whose buffer has partitions that become ready one by one: a partitioned send of MPI
-// (MPI 4.1 §4). Several goroutines may fill the partitions and call [PartSend.Ready]. The operation is
-// persistent: the program starts it many times. [PsendInit] makes it, and its receiver has a [PartRecv].
+// PartSend is a send whose buffer has partitions that become ready one by one: a partitioned send
+// of MPI (MPI 4.1 §4). Several goroutines may fill the partitions and call [PartSend.Ready]. The
+// operation is persistent: the program may start it many times. [PsendInit] makes a PartSend. The
+// receiver uses a [PartRecv].
 //
 //	sender                              receiver
 //	p, _ := comm.PsendInit(…)           q, _ := comm.PrecvInit(…)
@@ -21,36 +22,38 @@ import (
 //	}
 type PartSend mpi.PartSend
 
-// PartRecv is a receive whose buffer has partitions that arrive one by one. [PrecvInit] makes it. Several
-// goroutines may call [PartRecv.Arrived].
+// PartRecv is a receive whose buffer has partitions that arrive one by one. [PrecvInit] makes a
+// PartRecv. Several goroutines may call [PartRecv.Arrived].
 type PartRecv mpi.PartRecv
 
 func (p *PartSend) in() *mpi.PartSend { return (*mpi.PartSend)(p) }
 func (p *PartRecv) in() *mpi.PartRecv { return (*mpi.PartRecv)(p) }
 
-// PsendInit makes a partitioned send of buf to rank dest (MPI_Psend_init). buf has parts partitions of
-// len(buf) ÷ parts elements. PsendInit is local. The sends and receives of two ranks with the same tag match
-// in the order in which they were made; a partitioned send matches only a partitioned receive. If dest is
-// ProcNull, nothing is sent.
+// PsendInit makes a partitioned send of buf to rank dest (MPI_Psend_init). buf has parts partitions
+// of len(buf) ÷ parts elements. PsendInit is local. The partitioned sends and receives between two
+// ranks with the same tag match in the order in which the program made them. A partitioned send
+// matches only a partitioned receive. If dest is ProcNull, the operation sends nothing.
 //
 // Errors: ErrRank, ErrTag, ErrType, ErrClosed; ErrCount if parts is less than 1 or does not divide
-// len(buf).
+// len(buf); ErrArg if all partitioned sends that the program has made on this rank of the
+// communicator have more than [MaxTag] partitions together.
 func PsendInit[T any](c *Comm, buf []T, parts, dest, tag int) (*PartSend, error) {
 	p, err := c.in().PsendInit(elem.View(buf), parts, dest, tag)
 	return (*PartSend)(p), err
 }
 
-// Start begins the operation, with no partition ready (MPI_Start). It does not block. Errors: ErrArg if the
-// operation is active or was freed; ErrClosed.
+// Start begins the operation, with no partition ready (MPI_Start). It does not block. Errors:
+// ErrArg if the operation is active, nil or freed; ErrClosed.
 func (p *PartSend) Start() error { return p.in().Start() }
 
-// Ready says that partition i holds its data, which may now be sent (MPI_Pready). It does not block, and does
-// not allocate. The program must not change the partition until Wait returns. Errors: ErrArg if there is no
-// partition i, it is ready already, or the operation is not active. Errors of the transfer are those of Wait.
+// Ready marks partition i as ready: it holds its data, and may leave (MPI_Pready). Ready does not
+// block, and does not allocate. The program must not change the partition until Wait returns.
+// Errors: ErrArg if there is no partition i, if the partition is ready already, or if the operation
+// is not active. Wait returns the errors of the transfer.
 func (p *PartSend) Ready(i int) error { return p.in().Ready(i) }
 
-// ReadyRange is [PartSend.Ready] for the partitions from up to, but not including, to (MPI_Pready_range, which
-// includes the last one).
+// ReadyRange calls [PartSend.Ready] for the partitions i with from ≤ i < to (MPI_Pready_range,
+// whose range includes its upper bound). It returns at the first error.
 func (p *PartSend) ReadyRange(from, to int) error {
 	for i := from; i < to; i++ {
 		if err := p.Ready(i); err != nil {
@@ -60,7 +63,8 @@ func (p *PartSend) ReadyRange(from, to int) error {
 	return nil
 }
 
-// ReadyList is [PartSend.Ready] for these partitions (MPI_Pready_list).
+// ReadyList calls [PartSend.Ready] for the partitions in list (MPI_Pready_list). It returns at the
+// first error.
 func (p *PartSend) ReadyList(list ...int) error {
 	for _, i := range list {
 		if err := p.Ready(i); err != nil {
@@ -70,54 +74,58 @@ func (p *PartSend) ReadyList(list ...int) error {
 	return nil
 }
 
-// Wait blocks until all partitions are ready and the program may reuse buf (MPI_Wait). Other goroutines may
-// make partitions ready meanwhile. If the operation is not active, Wait returns at once.
+// Wait blocks until all partitions are ready and the program may reuse buf (MPI_Wait). Other
+// goroutines may make partitions ready meanwhile. If the operation is not active, Wait returns at
+// once.
 //
-// Errors: those of [Send]. If the communicator's context ends first, the operation stays active, and Wait may
-// be called again.
+// Errors: those of [Send]. If the communicator's context ends first, the operation stays active,
+// and the program may call Wait again.
 func (p *PartSend) Wait() error { return p.in().Wait() }
 
-// Test is [PartSend.Wait], except that it does not block: it reports whether the operation is complete
-// (MPI_Test).
+// Test is [PartSend.Wait], except that it does not block: it reports whether the operation is
+// complete (MPI_Test).
 func (p *PartSend) Test() (bool, error) { return p.in().Test() }
 
-// Free frees the operation, which is not active (MPI_Request_free). It is local.
+// Free frees the operation, which must not be active (MPI_Request_free). It is local.
 func (p *PartSend) Free() error { return p.in().Free() }
 
-// PrecvInit makes a partitioned receive into buf from rank source (MPI_Precv_init). buf has parts partitions
-// of len(buf) ÷ parts elements, and the sender's buffer as many elements, in any number of partitions. source
-// and tag are those of one sender: AnySource and AnyTag are not possible. If source is ProcNull, all
-// partitions have arrived at once. PrecvInit is local. Errors: those of [PsendInit].
+// PrecvInit makes a partitioned receive into buf from rank source (MPI_Precv_init). buf has parts
+// partitions of len(buf) ÷ parts elements. The sender's buffer has as many elements as buf, in any
+// number of partitions. source and tag are those of one sender: AnySource and AnyTag are not
+// possible. If source is ProcNull, buf does not change, and all partitions count as arrived after
+// Start. PrecvInit is local. Errors: those of [PsendInit].
 func PrecvInit[T any](c *Comm, buf []T, parts, source, tag int) (*PartRecv, error) {
 	p, err := c.in().PrecvInit(elem.View(buf), parts, source, tag)
 	return (*PartRecv)(p), err
 }
 
-// Start begins the operation (MPI_Start). It does not block. Errors: ErrArg if the operation is active or was
-// freed; ErrClosed.
+// Start begins the operation (MPI_Start). It does not block. Errors: ErrArg if the operation is
+// active, nil or freed; ErrClosed.
 func (p *PartRecv) Start() error { return p.in().Start() }
 
-// Arrived reports whether partition i has arrived, so that the program may read it (MPI_Parrived). It does not
-// block, and does not allocate. Errors: those of [Recv] for the messages of the partition; ErrCount if the
-// sender's buffer has another length; ErrArg if there is no partition i, or the operation is not active.
+// Arrived reports whether partition i has arrived, so that the program may read it (MPI_Parrived).
+// It does not block, and does not allocate. Errors: those of [Recv] for the messages of the
+// partition; ErrCount if the sender's buffer has another length; ErrArg if there is no partition i,
+// or the operation is not active.
 func (p *PartRecv) Arrived(i int) (bool, error) { return p.in().Arrived(i) }
 
 // All returns the partitions in the order in which they arrive:
 //
 //	for i, err := range p.All() { … }
 //
-// The loop blocks until a partition has arrived, and ends after the last one. After an error the index is -1,
-// and the loop ends. [PartRecv.Wait] ends the operation.
+// The loop blocks until a partition has arrived, and ends after the last one. If an error occurs,
+// All yields the index -1 and the error, and the loop ends. The loop does not end the operation:
+// [PartRecv.Wait] does.
 func (p *PartRecv) All() iter.Seq2[int, error] { return p.in().All() }
 
-// Wait blocks until all partitions have arrived (MPI_Wait). Errors: those of [Recv]; ErrCount if the sender's
-// buffer has another length. If the communicator's context ends first, the operation stays active, and Wait
-// may be called again.
+// Wait blocks until all partitions have arrived (MPI_Wait). Errors: those of [Recv]; ErrCount if
+// the sender's buffer has another length. If the communicator's context ends first, the operation
+// stays active, and the program may call Wait again.
 func (p *PartRecv) Wait() error { return p.in().Wait() }
 
-// Test is [PartRecv.Wait], except that it does not block: it reports whether the operation is complete
-// (MPI_Test).
+// Test is [PartRecv.Wait], except that it does not block: it reports whether the operation is
+// complete (MPI_Test).
 func (p *PartRecv) Test() (bool, error) { return p.in().Test() }
 
-// Free frees the operation, which is not active (MPI_Request_free). It is local.
+// Free frees the operation, which must not be active (MPI_Request_free). It is local.
 func (p *PartRecv) Free() error { return p.in().Free() }

@@ -5,7 +5,7 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// Persistent is an operation whose arguments are fixed, and which the program starts many times: a
+// Persistent is an operation with fixed arguments that the program may start many times: a
 // persistent request of MPI (MPI 4.1 §3.9, §6.13). A function such as [SendInit] or [AllreduceInit]
 // makes it:
 //
@@ -18,30 +18,33 @@ import (
 //	}
 //	p.Free()
 //
-// Start begins the operation, which then uses its slices, and [Persistent.Wait] ends it. Start and Wait
-// do not allocate. A message matches as if [Isend] or [Irecv] had been called in place of Start, so a
-// persistent send may match any receive, and the reverse.
+// Start begins the operation, and [Persistent.Wait] ends it. Between the two, the operation uses
+// its slices. Start and Wait do not allocate. A message matches as if the program had called
+// [Isend] or [Irecv] in place of Start. So a persistent send may match any receive, and a
+// persistent receive may match any send.
 //
-// The function that makes a persistent collective is collective itself: all ranks call it in the same
-// order, and it takes as long as [Comm.Dup]. After that, the persistent collectives of a communicator
-// may start in any order, which may differ between ranks.
+// The function that makes a persistent collective is collective itself: all ranks call such
+// functions in the same order, and each call takes as long as [Comm.Dup]. After that, a rank may
+// start the persistent collectives of a communicator in any order. The order may differ between
+// ranks.
 //
 // One goroutine at a time may use a Persistent.
 type Persistent mpi.Persistent
 
 func (p *Persistent) in() *mpi.Persistent { return (*mpi.Persistent)(p) }
 
-// Start begins the operation (MPI_Start). It does not block. Errors of a message are those that Wait
-// returns. Errors of Start: ErrArg if p is nil or freed, or the operation is active, that is, was
-// started and no Wait has returned its result; ErrClosed; ErrRevoked; ErrInUse. After a
-// persistent collective has failed, Start returns ErrRevoked with the cause.
+// Start begins the operation (MPI_Start). It does not block. If the operation is a message, Wait
+// returns the errors of the message. Errors of Start: ErrArg if p is nil or freed, or if the
+// operation is active, which means that the program has started it and no wait or test has returned
+// its result; ErrClosed; ErrRevoked; ErrInUse. After a persistent collective has failed, Start
+// returns ErrRevoked with the cause.
 func (p *Persistent) Start() error { return p.in().Start() }
 
-// StartAll starts all operations (MPI_Startall), even if some fail, and returns the first error.
+// StartAll starts all operations, even if some fail, and returns the first error (MPI_Startall).
 func StartAll(ps []*Persistent) error { return mpi.StartAll(cast[*mpi.Persistent](ps)) }
 
 // Wait blocks until the operation is complete, as [Request.Wait] does. The operation can then start
-// again. If it is not active, Wait returns at once with a zero Status.
+// again. If the operation is not active, Wait returns at once with a zero Status.
 func (p *Persistent) Wait() (Status, error) {
 	st, err := p.in().Wait()
 	return received(st, p.in().ElemSize()), err
@@ -53,21 +56,21 @@ func (p *Persistent) Test() (Status, bool, error) {
 	return received(st, p.in().ElemSize()), ok, err
 }
 
-// Request returns the request of the operation, for [WaitAll], [WaitAny] and so on. When one of them
-// has returned the request's result, the operation can start again. If the operation is not active, the
-// request is zero.
+// Request returns the request of the operation, for [WaitAll], [WaitAny] and so on. After one of
+// these functions has returned the result of the request, the operation can start again. If the
+// operation is not active, the request is zero.
 func (p *Persistent) Request() Request { return Request(p.in().Request()) }
 
-// Free frees the operation, which is not active (MPI_Request_free). For a message it is local. For a
-// collective it is collective: all ranks call it, and it blocks as [Comm.Free] does. Operations that the
-// program does not free are freed when the job ends. Errors: ErrArg if the operation is active; those
-// of Comm.Free. Free of a nil or freed operation does nothing.
+// Free frees the operation, which must not be active (MPI_Request_free). For a message, Free is
+// local. For a collective, Free is collective: all ranks call it, and it blocks as [Comm.Free]
+// does. The end of the job frees the operations that the program has not freed. Errors: ErrArg if
+// the operation is active; those of Comm.Free. Free of a nil or freed operation does nothing.
 func (p *Persistent) Free() error { return p.in().Free() }
 
 func persistent(p *mpi.Persistent, err error) (*Persistent, error) { return (*Persistent)(p), err }
 
-// SendInit makes a persistent [Send] (MPI_Send_init). It is local. Errors: those of the arguments of
-// Send.
+// SendInit makes a persistent [Send] (MPI_Send_init). It is local. Errors: those of the arguments
+// of Send.
 func SendInit[T any](c *Comm, buf []T, dest, tag int) (*Persistent, error) {
 	return persistent(c.in().SendInit(elem.View(buf), dest, tag))
 }
@@ -77,8 +80,8 @@ func SsendInit[T any](c *Comm, buf []T, dest, tag int) (*Persistent, error) {
 	return persistent(c.in().SsendInit(elem.View(buf), dest, tag))
 }
 
-// RecvInit makes a persistent [Recv] (MPI_Recv_init). It is local. Errors: those of the arguments of
-// Recv.
+// RecvInit makes a persistent [Recv] (MPI_Recv_init). It is local. Errors: those of the arguments
+// of Recv.
 func RecvInit[T any](c *Comm, buf []T, source, tag int) (*Persistent, error) {
 	return persistent(c.in().RecvInit(elem.View(buf), source, tag))
 }
@@ -93,9 +96,10 @@ func (v View[T]) RecvInit(c *Comm, source, tag int) (*Persistent, error) {
 	return persistent(c.in().RecvInit(v.buffer(), source, tag))
 }
 
-// BarrierInit makes a persistent [Barrier] (MPI_Barrier_init). Errors of all functions that make a
-// persistent collective: those of [Comm.Dup] and those of the arguments. If the arguments are wrong on
-// one rank, the other ranks get ErrRevoked when they start the operation.
+// BarrierInit makes a persistent [Barrier] (MPI_Barrier_init). All functions that make a persistent
+// collective return the errors of [Comm.Dup] and those of the arguments. If the arguments are wrong
+// on one rank, the other ranks get ErrRevoked from the function that makes the operation, from
+// Start or from Wait.
 func BarrierInit(c *Comm) (*Persistent, error) { return persistent(c.in().BarrierInit()) }
 
 // BcastInit makes a persistent [Bcast] (MPI_Bcast_init).
@@ -133,7 +137,8 @@ func AllgatherInit[T any](c *Comm, send, recv []T) (*Persistent, error) {
 	return persistent(c.in().AllgatherInit(elem.View(send), elem.View(recv)))
 }
 
-// AllgathervInit makes a persistent [Allgatherv] (MPI_Allgatherv_init). It copies counts and displs.
+// AllgathervInit makes a persistent [Allgatherv] (MPI_Allgatherv_init). It copies counts and
+// displs.
 func AllgathervInit[T any](c *Comm, send, recv []T, counts, displs []int) (*Persistent, error) {
 	return persistent(c.in().AllgathervInit(elem.View(send), elem.View(recv), counts, displs))
 }

@@ -5,19 +5,19 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi"
 )
 
-// View is the elements of a slice that a [Layout] describes. Its methods send and receive them without
-// a copy by the program: the sender copies a part of the elements at a time to the message, and the
-// receiver copies them from the message to their places. A message has no layout: a rank may receive
-// into a slice, or with another layout, what another rank has sent from a view.
+// View is the elements of a slice that a [Layout] describes. Its methods send and receive these
+// elements without a copy by the program: the sending rank copies the elements to the message, part
+// by part, and the receiving rank copies each part from the message to its place. A message has no
+// layout: if one rank sends from a view, the other may receive into a slice, or into a view with
+// another layout.
 //
-// A View is a value that goroutines may share, as the slice itself. If its layout is wrong or does not
-// fit the slice, every call with the view returns the error: [ErrLayout] or [ErrCount]. The zero View
-// has no elements; its calls return ErrType.
+// Goroutines may share a View under the same conditions as its slice. If the layout is wrong, every
+// call with the view returns [ErrLayout]. If the layout does not fit the slice, every call returns
+// [ErrCount]. The zero View has no elements, and every call with it returns [ErrType].
 type View[T any] struct{ in elem.Buffer }
 
-// Of returns the View of the elements of buf that l describes. The layout has no element before the
-// begin of buf or after its end. The first call for a layout and a type T allocates; later calls do
-// not.
+// Of returns the View of the elements of buf that l describes. All elements of the layout must be
+// inside buf. The first call for a layout and a type T allocates; later calls do not.
 func Of[T any](buf []T, l Layout) View[T] {
 	if l.in == nil {
 		return View[T]{elem.View(buf[:0])}
@@ -80,15 +80,15 @@ func (v View[T]) Imrecv(m *Message) Request {
 	return Request((*mpi.Message)(m).Imrecv(v.buffer()))
 }
 
-// SendrecvView is [Sendrecv] for the elements of two views, which may belong to the same slice but
-// must have no element in common. SendrecvView does not check that.
+// SendrecvView is [Sendrecv] for the elements of two views. The views may belong to the same slice,
+// but must have no element in common. SendrecvView does not check that.
 func SendrecvView[S, R any](c *Comm, send View[S], dest, sendtag int, recv View[R], source, recvtag int) (Status, error) {
 	st, err := c.in().Sendrecv(send.buffer(), dest, sendtag, recv.buffer(), source, recvtag)
 	return received(st, elem.SizeOf[R]()), err
 }
 
-// Bcast is the function [Bcast] for the elements of the view. Other ranks may call it with another
-// layout, or the function with a slice; all have the same number of elements.
+// Bcast is the function [Bcast] for the elements of the view. Other ranks may pass a view with
+// another layout, or call the function with a slice. All ranks pass the same number of elements.
 func (v View[T]) Bcast(c *Comm, root int) error { return c.in().Bcast(v.buffer(), root) }
 
 // Ibcast is [View.Bcast], except that it does not block. The view belongs to the request until the
@@ -96,7 +96,7 @@ func (v View[T]) Bcast(c *Comm, root int) error { return c.in().Bcast(v.buffer()
 func (v View[T]) Ibcast(c *Comm, root int) Request { return Request(c.in().Ibcast(v.buffer(), root)) }
 
 // GatherView collects the elements of all ranks in the root's views: recv[i] receives what rank i
-// sends. It is collective, as [Gatherv] is, which other ranks than the root may call instead.
+// sends. GatherView is collective. Ranks other than the root may call [Gatherv] instead.
 //
 //	root   send: as many elements as recv[root]; recv: a view for each rank
 //	others send: as many elements as the root's view for this rank; recv: ignored, may be nil
@@ -112,8 +112,9 @@ func IgatherView[T any](c *Comm, send View[T], recv []View[T], root int) Request
 	return Request(c.in().IgatherView(send.buffer(), buffers(recv), root))
 }
 
-// ScatterView sends to each rank the elements of one of the root's views: rank i receives those of
-// send[i]. It is collective, as [Scatterv] is, which other ranks than the root may call instead.
+// ScatterView sends to each rank the elements of one of the root's views: rank i receives the
+// elements of send[i]. ScatterView is collective. Ranks other than the root may call [Scatterv]
+// instead.
 //
 //	root   send: a view for each rank; recv: as many elements as send[root]
 //	others send: ignored, may be nil; recv: as many elements as the root's view for this rank
@@ -123,15 +124,15 @@ func ScatterView[T any](c *Comm, send []View[T], recv View[T], root int) error {
 	return c.in().ScatterView(buffers(send), recv.buffer(), root)
 }
 
-// IscatterView is [ScatterView], except that it does not block. The views belong to the request until
-// the request is complete.
+// IscatterView is [ScatterView], except that it does not block. The views belong to the request
+// until the request is complete.
 func IscatterView[T any](c *Comm, send []View[T], recv View[T], root int) Request {
 	return Request(c.in().IscatterView(buffers(send), recv.buffer(), root))
 }
 
-// AllgatherView is [GatherView] to all ranks: each receives in recv[i] what rank i sends. It is
-// collective, as [Allgatherv] is, which some ranks may call instead. The numbers of elements of the
-// views in recv are the same on all ranks.
+// AllgatherView is [GatherView] to all ranks: each rank receives in recv[i] what rank i sends.
+// AllgatherView is collective. Some ranks may call [Allgatherv] instead. For each i, recv[i] has
+// the same number of elements on all ranks.
 //
 // send may share elements with the views of recv. Errors: those of Allgatherv, except ErrBuffer.
 func AllgatherView[T any](c *Comm, send View[T], recv []View[T]) error {
@@ -145,24 +146,24 @@ func IallgatherView[T any](c *Comm, send View[T], recv []View[T]) Request {
 }
 
 // AlltoallView sends send[i] to rank i, and receives in recv[i] what rank i sends to this rank
-// (MPI_Alltoallw, MPI 4.1 §6.8). It is collective, as [Alltoallv] is, which some ranks may call
+// (MPI_Alltoallw, MPI 4.1 §6.8). AlltoallView is collective. Some ranks may call [Alltoallv]
 // instead. send and recv have a view for each rank.
 //
-// The views of recv may share elements with those of send. Errors: those of Alltoallv, except
+// The views of recv may share elements with the views of send. Errors: those of Alltoallv, except
 // ErrBuffer.
 func AlltoallView[T any](c *Comm, send, recv []View[T]) error {
 	return c.in().AlltoallView(buffers(send), buffers(recv))
 }
 
-// IalltoallView is [AlltoallView], except that it does not block (MPI_Ialltoallw). The views belong to
-// the request until the request is complete.
+// IalltoallView is [AlltoallView], except that it does not block (MPI_Ialltoallw). The views belong
+// to the request until the request is complete.
 func IalltoallView[T any](c *Comm, send, recv []View[T]) Request {
 	return Request(c.in().IalltoallView(buffers(send), buffers(recv)))
 }
 
 // Pack copies the elements of v to dst, in the order of a message, and returns their number
-// (MPI_Pack). It is local. Errors: those of v; ErrTruncate if dst has fewer elements than v, and then
-// dst is filled. Pack does not allocate.
+// (MPI_Pack). Pack is local, and does not allocate. Errors: those of v; ErrTruncate if dst has
+// fewer elements than v, after Pack has filled dst.
 func Pack[T any](dst []T, v View[T]) (int, error) {
 	b := v.buffer()
 	if err := b.Type.Err; err != nil {
@@ -176,10 +177,10 @@ func Pack[T any](dst []T, v View[T]) (int, error) {
 	return n, nil
 }
 
-// Unpack copies the elements of src to those of v, in the order of a message, and returns their number
-// (MPI_Unpack). It is local. If src has fewer elements than v, the others stay as they are. Errors:
-// those of v; ErrTruncate if src has more elements than v, and then v is filled. Unpack does not
-// allocate.
+// Unpack copies the elements of src to the elements of v, in the order of a message, and returns
+// their number (MPI_Unpack). Unpack is local, and does not allocate. If src has fewer elements than
+// v, the other elements of v do not change. Errors: those of v; ErrTruncate if src has more
+// elements than v, after Unpack has filled v.
 func Unpack[T any](v View[T], src []T) (int, error) {
 	b := v.buffer()
 	if err := b.Type.Err; err != nil {

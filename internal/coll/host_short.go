@@ -2,13 +2,13 @@ package coll
 
 // Short calls in two halves
 //
-// A short call has one round: each rank publishes its part with its arrival, waits for the arrivals
-// of the others, and reads what they have published. Publish is the first half, and Finish the second.
-// Between the two, the other ranks need nothing of this rank. So a persistent collective can start
-// without a wait, and without a goroutine that continues it.
+// A short call has one round: each rank publishes its part together with its arrival, waits for the
+// arrivals of the other ranks, and reads what they have published. Publish does the first half, and
+// Finish does the second. Between the two halves, the other ranks need nothing from this rank. So a
+// persistent collective can start without a wait, and needs no goroutine that continues it.
 
-// ShortCall is a call for Publish, Ready and Finish, with the arguments of the Host's method of the same
-// name.
+// ShortCall describes a collective for Publish, Ready and Finish: its kind, and the arguments of
+// the method of Host for this kind.
 type ShortCall struct {
 	What       Kind
 	Send, Recv []byte // Bcast uses Recv only
@@ -33,9 +33,10 @@ func (h *Host) isShort(c *ShortCall) bool {
 	}
 }
 
-// Publish starts a short call, as Enter and the method of the Host do, and does its first half. It
-// returns false, and has done nothing, if the call is not short or would have to wait. The caller then
-// calls Enter and the method. After Publish the caller calls [Host.TakePendingWake].
+// Publish starts a short call, as Enter and the method of Host do, and does its first half. If the
+// call is not short or would have to wait, Publish does nothing and returns false, and the caller
+// calls Enter and the method instead. If Publish returns true, the caller then calls
+// [Host.TakePendingWake].
 //
 // Hot path: no allocation, no wait.
 func (h *Host) Publish(l HostLink, c *ShortCall) (bool, error) {
@@ -58,7 +59,7 @@ func (h *Host) Publish(l HostLink, c *ShortCall) (bool, error) {
 	}
 }
 
-// Ready reports whether Finish would not wait.
+// Ready reports whether Finish can complete the call without a wait.
 func (h *Host) Ready(c *ShortCall) bool {
 	if c.What == KindBcast {
 		return h.Rank == c.Root || h.hasArrived(c.Root, h.call)
@@ -87,8 +88,8 @@ func (h *Host) Finish(c *ShortCall) error {
 	}
 }
 
-// othersHaveArrived reports whether this rank knows, without a wait, that all ranks have arrived at the
-// last call and have made the same calls.
+// othersHaveArrived reports whether this rank knows, without a wait, that all ranks have arrived at
+// the last call and have made the same calls.
 func (h *Host) othersHaveArrived() bool {
 	if h.arrivedAll == h.call {
 		return true
@@ -103,7 +104,7 @@ func (h *Host) othersHaveArrived() bool {
 	return true
 }
 
-// hasArrived reports whether a rank has arrived at the call with this number, or at a later one.
+// hasArrived reports whether a rank has arrived at the call with this number, or at a later call.
 func (h *Host) hasArrived(rank int, call uint64) bool {
 	return int64(h.peers[rank].lines[call%ringLines].word.Load()-call<<16) >= 0
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/weft-hpc/weft/internal/layout"
 )
 
-// Layout is a layout that counts elements, of any type. It keeps the Types that At has made from it,
-// one for each element type. Goroutines may share it.
+// Layout is a layout that counts elements, of any type. It keeps the Types that ViewAs has derived
+// from it, one for each element type. Goroutines may share a Layout.
 type Layout struct {
 	in    layout.Layout // sizes and offsets are in elements
 	types atomic.Pointer[[]*Type]
@@ -21,8 +21,8 @@ func NewLayout(l layout.Layout) *Layout { return &Layout{in: l} }
 // Elements returns the layout in elements.
 func (l *Layout) Elements() layout.Layout { return l.in }
 
-// ViewAs returns a Buffer for the elements of s that l describes. If l is not valid, or s does not have
-// all these elements, the Type of the Buffer has an error that says so.
+// ViewAs returns a Buffer for the elements of s that l describes. If l is not valid, or s does not
+// have all these elements, the Type of the Buffer has an error.
 //
 // Hot path: no allocation after the first call for a type T, except for an error.
 func ViewAs[T any](s []T, l *Layout) Buffer {
@@ -45,7 +45,7 @@ func ViewAs[T any](s []T, l *Layout) Buffer {
 	return Buffer{b.data, high, t}
 }
 
-// of returns the Type for elements of type t with the layout.
+// of returns the Type for elements of type t with the layout, and makes it at the first call for t.
 func (l *Layout) of(t *Type) *Type {
 	for {
 		old := l.types.Load()
@@ -73,7 +73,8 @@ func (l *Layout) of(t *Type) *Type {
 	}
 }
 
-// broken returns a Buffer for a call that fails with err.
+// broken returns a Buffer with which every call fails: with the error of b if b has one, otherwise
+// with err.
 func (b Buffer) broken(err error) Buffer {
 	t := *b.Type
 	if t.Err == nil {
@@ -108,7 +109,7 @@ func (b Buffer) Unpack(src []byte) {
 	copy(b.Bytes(), src)
 }
 
-// Copy returns a Buffer with a copy of the data, in memory of its own and without a Layout.
+// Copy returns a Buffer with a copy of the data. The copy is contiguous, in new memory.
 func (b Buffer) Copy() Buffer {
 	own := make([]byte, b.Size())
 	b.Pack(own)
@@ -118,7 +119,7 @@ func (b Buffer) Copy() Buffer {
 	return At(own, b.Count, b.Type)
 }
 
-// Parts returns the data of the buffer as ranges of memory, in their order.
+// Parts returns the data of the buffer as ranges of memory, in the order of a message.
 func (b Buffer) Parts() [][]byte {
 	mem := b.Bytes()
 	if b.Type.Layout == nil {
@@ -136,5 +137,5 @@ func (b Buffer) Parts() [][]byte {
 	return parts
 }
 
-// NoView is the Buffer of a view that the program has not made.
+// NoView is the Buffer of a zero view, one that the program has not made by comm.Of.
 var NoView = Buffer{Type: &Type{Err: fmt.Errorf("%w: the view is zero; make it by Of", ErrType)}}

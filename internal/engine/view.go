@@ -9,7 +9,8 @@ import (
 // Data that is not contiguous
 //
 // The data of a send or receive with Env.Layout is not one range of memory (request.view). It
-// travels in the messages of contiguous data, so each side alone decides whether it uses a layout:
+// travels in the same messages as contiguous data, so the sender and the receiver each may have a
+// layout or not:
 //
 //	sender with a layout                           receiver with a layout
 //	part: packs an eager message or a segment      deliver: unpacks each message
@@ -17,11 +18,12 @@ import (
 //
 // A sender with a layout offers no memory region in its MsgRTS, and a receiver with a layout does
 // not read by RMA. In both cases the receiver answers the MsgRTS by MsgCTS, and the data follows in
-// segments (MsgData). So the sender packs a segment while the receiver unpacks the one before, and
-// neither needs memory for the whole message.
+// segments (MsgData). So the sender packs one segment while the receiver unpacks the segment before
+// it, and neither side needs memory for a copy of the whole message.
 
-// viewSegment is the maximum length in bytes of the data of a MsgData that is packed. Packing writes
-// it and sending reads it, so it should fit into the processor's second-level cache.
+// viewSegment is the maximum length in bytes of the packed data in one MsgData. The sender writes a
+// segment when it packs the data, and reads the segment when it sends it, so a segment should fit
+// into the processor's second-level cache.
 const viewSegment = 64 << 10
 
 // setData stores the data of a send, or the buffer of a receive: the bytes of buf that l describes,
@@ -41,8 +43,8 @@ func (r *request) size() int {
 	return len(r.buf)
 }
 
-// acquire calls race.Acquire for the buffer of a receive. The address that stands for data with a
-// layout is that of its first byte.
+// acquire calls race.Acquire for the buffer of a receive. For data with a layout, the address of
+// its first byte stands for the whole.
 func (r *request) acquire() {
 	switch {
 	case !race.Enabled:
@@ -54,8 +56,8 @@ func (r *request) acquire() {
 }
 
 // part returns n bytes of the data of a send, from the position off on. If the data has a layout,
-// part packs them into a buffer, which dropPacked frees. If the last part was not dropped, part
-// returns it again, because the endpoint had no room for it.
+// part packs the bytes into a buffer, which dropPacked frees. If the endpoint had no room for the
+// last part, the caller has not called dropPacked, and part returns the same buffer again.
 //
 // Hot path: no allocation in steady state.
 func (e *Engine) part(r *request, off, n int) []byte {
@@ -69,7 +71,7 @@ func (e *Engine) part(r *request, off, n int) []byte {
 	return r.packed
 }
 
-// dropPacked frees the buffer of part, which the endpoint no longer uses.
+// dropPacked frees the buffer that part has returned. The endpoint must not use it any more.
 func (e *Engine) dropPacked(r *request) {
 	if r.packed != nil {
 		e.buffers.put(r.packed)
@@ -78,7 +80,7 @@ func (e *Engine) dropPacked(r *request) {
 }
 
 // deliver stores data, a part of a message from the position off on, in the buffer of a receive. It
-// drops what the buffer has no room for.
+// drops the bytes for which the buffer has no room.
 //
 // Hot path: no allocation.
 func (r *request) deliver(off int, data []byte) {
@@ -98,7 +100,7 @@ func (r *request) copyTo(dst []byte) {
 	r.layout.Pack(dst, r.view, 0, 0)
 }
 
-// completeOwn is completeEager for a message of this rank to itself, whose data is still in the
+// completeOwn is completeEager for a message from this rank to itself. The data is still in the
 // buffer of the send s.
 func (e *Engine) completeOwn(r, s *request, m *wire.Message) error {
 	if s.layout == nil {

@@ -14,7 +14,7 @@ import (
 func viewShapes(n int) []*layout.Layout {
 	blocks := func(size, stride int) *layout.Layout {
 		l := layout.HVector(n/size, size, stride, layout.Bytes(1))
-		if rest := n % size; rest > 0 { // a last block that is shorter
+		if rest := n % size; rest > 0 { // add a shorter last block
 			l = layout.Struct([]int{1, 1}, []int{0, n / size * stride}, []layout.Layout{l, layout.Bytes(rest)})
 		}
 		l = layout.Shift(5, l)
@@ -23,7 +23,7 @@ func viewShapes(n int) []*layout.Layout {
 	return []*layout.Layout{nil, blocks(3, 7), blocks(64, 100), blocks(5000, 5001)}
 }
 
-// memoryOf returns memory for n bytes of data with the layout, every byte of which is fill.
+// memoryOf returns memory for n bytes of data with the layout. Every byte of the memory is fill.
 func memoryOf(l *layout.Layout, n int, fill byte) []byte {
 	if l != nil {
 		_, n = l.Span()
@@ -57,8 +57,8 @@ func checkView(l *layout.Layout, mem, data []byte, fill byte) error {
 	return check(mem, want)
 }
 
-// TestViews sends data of many sizes between ranks, and from a rank to itself. Each pair of layouts
-// of sender and receiver occurs.
+// TestViews sends data of many sizes between ranks, and from a rank to itself, with each pair of a
+// sender's and a receiver's layout.
 func TestViews(t *testing.T) {
 	everyFlavour(t, 3, func(t *testing.T, engines []*Engine, cs []*Context) {
 		ranks(t, cs, func(c *Context, rank int) error {
@@ -71,7 +71,9 @@ func TestViews(t *testing.T) {
 					mem := memoryOf(to, n, 0xAA)
 					recv := func() Request { return c.Irecv(mem, Env{Peer: source, Tag: i, Layout: to}) }
 					var r Request
-					if k%3 > 0 { // otherwise the message is unexpected, if it comes before the receive
+					// If k%3 is 0, the message can arrive before the receive, and is then
+					// unexpected.
+					if k%3 > 0 {
 						r = recv()
 					}
 					s := c.Isend(viewOf(from, pattern(n, rank)), Env{Peer: dest, Tag: i, Mode: mode, Layout: from})
@@ -129,7 +131,7 @@ func TestViewTooShort(t *testing.T) {
 					if err := checkView(to, mem, pattern(n+3, peer), 0xAA); err != nil {
 						return err
 					}
-					_, _ = s.Wait(background) // fails if it had to wait for the receive
+					_, _ = s.Wait(background) // fails if the send had to wait for the receive
 					if _, err := c.sendrecv(pattern(8, rank), mem[:8], peer); err != nil {
 						return err
 					}
@@ -149,7 +151,7 @@ func (c *Context) sendrecv(send, recv []byte, peer int) (Status, error) {
 	return r.Wait(background)
 }
 
-// TestAViewAllocatesNothing: the buffers for packed parts are used again.
+// TestAViewAllocatesNothing: the engine reuses the buffers for packed parts.
 func TestAViewAllocatesNothing(t *testing.T) {
 	everyFlavour(t, 1, func(t *testing.T, _ []*Engine, cs []*Context) {
 		c := cs[0]

@@ -10,9 +10,9 @@ import (
 
 // Neighbour collectives (MPI 4.1 §8.6)
 //
-// Each rank sends a block to each of its neighbours, and receives a block from each. All messages start at once, so a
-// call takes as long as the exchange with one neighbour if the transport overlaps them. A rank waits for its
-// neighbours only.
+// Each rank sends a block to each of its neighbours, and receives a block from each of them. All
+// messages start at once, so if the transport overlaps the messages, a call takes as long as the
+// exchange with one neighbour. A rank waits for its neighbours only.
 
 // neighborPlan is the part of a plan that only neighbour collectives use.
 type neighborPlan struct {
@@ -20,7 +20,7 @@ type neighborPlan struct {
 	same bool          // the whole of send goes to each neighbour
 }
 
-// neighbor starts a neighbour collective over elements of type t.
+// neighbor opens the link of a neighbour collective over elements of type t on c.
 func (x *Neighborhood) neighbor(c *Comm, name string, t *elem.Type) (*link, error) {
 	l, err := c.open(name, t)
 	if err != nil {
@@ -30,7 +30,7 @@ func (x *Neighborhood) neighbor(c *Comm, name string, t *elem.Type) (*link, erro
 	return l, nil
 }
 
-// neighborReady completes the start of a neighbour collective.
+// neighborReady completes the preparation of the link of a neighbour collective.
 func (l *link) neighborReady(what coll.Kind) (*link, error) {
 	l.what = what
 	l.sign(what, 0, 0)
@@ -65,7 +65,7 @@ func (l *link) exchange() error {
 	return l.WaitAll()
 }
 
-// block returns block i of the n blocks of buf. If counts is nil, they are equally long.
+// block returns block i of the n blocks of buf. If counts is nil, the blocks are equally long.
 func block(buf []byte, counts, displs []int, i, n int) []byte {
 	if counts == nil {
 		size := len(buf) / n

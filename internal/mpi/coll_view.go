@@ -9,15 +9,16 @@ import (
 
 // Collectives over views
 //
-// A view is a Buffer whose type has a layout. A collective copies what it sends from views to scratch
-// memory, works on contiguous data, and at its end (link.unpack) copies what it has received to views.
-// So a rank with views may call a collective together with ranks that have slices:
+// A view is a Buffer whose type has a layout. A collective first copies the data of its send views
+// to scratch memory (link.pack). Then it works on contiguous data. At its end it copies the
+// received data from scratch memory to its receive views (link.unpack). So some ranks may pass
+// views and others slices to the same collective:
 //
 //	GatherView  is a Gatherv     ScatterView  is a Scatterv     Bcast is the same call
 //	AllgatherView an Allgatherv  AlltoallView an Alltoallv
 
-// packed returns the memory with the data of b, which the collective sends: scratch memory if b is a
-// view, to which pack copies the data.
+// packed returns the memory from which the collective sends the data of b. If b is a view, that is
+// scratch memory, to which pack copies the data later.
 func (l *link) packed(b elem.Buffer) []byte {
 	if b.Type.Layout == nil {
 		return b.Bytes()
@@ -27,8 +28,8 @@ func (l *link) packed(b elem.Buffer) []byte {
 	return l.Scratch(b.Size())
 }
 
-// unpacked returns the memory to which the collective receives the data of b: scratch memory if b is
-// a view.
+// unpacked returns the memory in which the collective receives the data of b. If b is a view, that
+// is scratch memory, from which unpack copies the data later.
 func (l *link) unpacked(b elem.Buffer) []byte {
 	if b.Type.Layout == nil {
 		return b.Bytes()
@@ -38,7 +39,8 @@ func (l *link) unpacked(b elem.Buffer) []byte {
 	return l.Scratch(b.Size())
 }
 
-// pack copies what the collective sends from the views. Neighbour collectives send from the views themselves.
+// pack copies to scratch memory the data of the views that the collective sends. A neighbour
+// collective does not need pack and unpack: its messages use the views themselves.
 func (l *link) pack() {
 	if l.hood != nil {
 		return
@@ -54,7 +56,7 @@ func (l *link) pack() {
 	}
 }
 
-// unpack copies what the collective has received to the views.
+// unpack copies the data that the collective has received to the views.
 func (l *link) unpack() {
 	if l.hood != nil {
 		return
@@ -67,8 +69,8 @@ func (l *link) unpack() {
 	}
 }
 
-// parts returns scratch memory for the data of the views, one for each rank, and the counts and
-// displacements in it. name is the name of the argument in errors.
+// parts returns scratch memory for the data of the views, one view for each rank, and the count and
+// displacement of each view in this memory, in bytes. name is the name of the argument in errors.
 func (l *link) parts(name string, views []elem.Buffer) (mem []byte, counts, displs []int, err error) {
 	n := l.Size()
 	if err := checkViews(name, views, n, "ranks"); err != nil {
@@ -84,8 +86,8 @@ func (l *link) parts(name string, views []elem.Buffer) (mem []byte, counts, disp
 	return l.Scratch(total), counts, displs, nil
 }
 
-// checkViews checks that there are n views, all of them without an error. name is the name of the argument in errors,
-// and peers says whose views they are.
+// checkViews checks that there are n views, all of them without an error. In errors, name is the
+// name of the argument, and peers says what the views are for: ranks or neighbours.
 func checkViews(name string, views []elem.Buffer, n int, peers string) error {
 	if len(views) != n {
 		return fmt.Errorf("%w: %d views in %s and %d %s", ErrCount, len(views), name, n, peers)
@@ -101,7 +103,8 @@ func checkViews(name string, views []elem.Buffer, n int, peers string) error {
 	return nil
 }
 
-// sendParts stores the views that the collective sends, one for each rank, as send.
+// sendParts sets up the views that the collective sends, one for each rank: l.send, l.sendCounts,
+// l.sendDispls and l.sendViews.
 func (l *link) sendParts(views []elem.Buffer) (err error) {
 	if l.send, l.sendCounts, l.sendDispls, err = l.parts("send", views); err == nil {
 		l.sendViews = views
@@ -109,7 +112,8 @@ func (l *link) sendParts(views []elem.Buffer) (err error) {
 	return err
 }
 
-// recvParts stores the views that the collective receives, one from each rank, as recv.
+// recvParts sets up the views that the collective receives, one from each rank: l.recv,
+// l.recvCounts, l.recvDispls and l.recvViews.
 func (l *link) recvParts(views []elem.Buffer) (err error) {
 	if l.recv, l.recvCounts, l.recvDispls, err = l.parts("recv", views); err == nil {
 		l.recvViews = views

@@ -17,12 +17,12 @@ import (
 // Partitioned communication (MPI 4.1 §4)
 //
 // The buffer of a send has partitions, which the program makes ready one by one, also on several
-// goroutines. Each partition is a message of its own, which leaves when it is ready. The receiver may
-// divide its buffer into another number of partitions.
+// goroutines. Each partition is a separate message, which leaves when the partition is ready. The
+// receiver may divide its buffer into another number of partitions.
 //
-// PsendInit sends the receiver an offer, which PrecvInit receives: the number and the length of the
-// sender's partitions, and the tag of the first one. An offer matches in the order of the calls, as a
-// message does. The messages of the partitions keep their tags in all rounds.
+// PsendInit sends the receiver an offer: the number and the length of the sender's partitions, and
+// the tag of the first one. PrecvInit posts the receive for the offer. Offers match in the order of
+// these calls, as messages do. The messages of the partitions have the same tags in all rounds.
 //
 //	sender                                     receiver
 //	PsendInit ── offer, tag of the program ──► PrecvInit
@@ -31,22 +31,25 @@ import (
 //	Wait                                              of the sender
 //	                                           Arrived(i): the receives that overlap its partition i
 //
-// Offers and partitions travel in contexts of their own, so that no other receive matches them: those of
-// a second state of the communicator, which exists only for this (state.partitions).
+// Offers and partitions travel in separate contexts, so that no other receive matches them. The
+// contexts belong to a second state of the communicator, which exists only for this purpose
+// (state.partitions).
 
-// partitionsBit is set in the id of a state that exists for partitioned communication. No other id but
-// agreeID and finalID, which have all lower bits set too, has it.
+// partitionsBit is set in the id of a state that exists for partitioned communication. Of the other
+// ids, only agreeID and finalID have this bit set. Nearly all of their lower bits are set too, so
+// they differ from the ids of these states.
 const partitionsBit = 1 << 62
 
-// offerBytes is the length of an offer: the number of partitions, their length in bytes, and the tag of the
-// first one.
+// offerBytes is the length of an offer: the number of partitions, their length in bytes, and the
+// tag of the first one.
 const offerBytes = 24
 
-// maxEmpty is the maximum number of partitions without data in an offer, so that an offer cannot make the
-// receiver allocate more memory than it has for the data.
+// maxEmpty is the maximum number of partitions in an offer whose partitions have no data. The
+// receiver allocates a request for each partition, and the length of its buffer does not limit
+// their number.
 const maxEmpty = 1 << 20
 
-// partitions returns the state whose contexts carry partitioned messages, and makes it first if needed.
+// partitions returns the state whose contexts carry partitioned messages. The first call makes it.
 func (s *state) partitions() *state {
 	s.partMu.Lock()
 	defer s.partMu.Unlock()
@@ -61,7 +64,7 @@ func (s *state) partitions() *state {
 	return s.parts
 }
 
-// closePartitions frees the state of partitions, if there is one.
+// closePartitions closes the state that partitions has made, if there is one.
 func (s *state) closePartitions() {
 	s.partMu.Lock()
 	p := s.parts
@@ -80,14 +83,14 @@ type partitioned struct {
 	sig       uint16 // type signature of its elements
 	peer, tag int
 	parts     int // number of partitions of this rank
-	bytes     int // length of one of them
+	bytes     int // length of one partition
 	active    atomic.Bool
 	reqs      []engine.Request // by partition of the sender
 }
 
-// init checks the arguments of the call with this name, and stores them.
+// init checks the arguments of the call with this name, and stores the arguments in p.
 func (p *partitioned) init(c *Comm, name string, b elem.Buffer, parts, peer, tag int) error {
-	s, err := c.checkSend(b.Type, peer, tag) // like a send, a receive has one peer and one tag
+	s, err := c.checkSend(b.Type, peer, tag) // a receive has one peer and one tag too
 	if err == nil && (parts < 1 || b.Count%parts != 0) {
 		err = fmt.Errorf("%w: %d elements in %d partitions", ErrCount, b.Count, parts)
 	}
@@ -134,9 +137,9 @@ func (p *partitioned) index(op string, i int) error {
 	return nil
 }
 
-// wait waits for the requests of all partitions and frees them. If the context ends first, it returns the
-// context's error, and the operation stays active. want is the length of a received partition; -1: they are
-// sent.
+// wait waits for the requests of all partitions and frees them. If the context ends first, wait
+// returns the error of the context, and the operation stays active. For a receive, want is the
+// length in bytes of each message. For a send, want is -1.
 func (p *partitioned) wait(want int) error {
 	var first error
 	left := false
@@ -178,9 +181,9 @@ func (p *partitioned) free() error {
 type PartSend struct {
 	partitioned
 	base  int           // tag of the message of partition 0
-	ready []atomic.Bool // by partition: Ready was called since Start
+	ready []atomic.Bool // by partition: the program has called Ready since Start
 	left  atomic.Int32  // number of partitions that are not ready, or whose message has not started
-	all   chan struct{} // has capacity 1; gets a value when left is 0
+	all   chan struct{} // has capacity 1; Ready sends a value when left is 0
 	given bool          // Wait has received that value
 }
 
@@ -287,10 +290,11 @@ type PartRecv struct {
 	offer   [offerBytes]byte
 
 	mu sync.Mutex // guards the fields below, because several goroutines may call Arrived
-	// The task of the first Start, which posts the receives; zero: there is none, or it has ended.
+	// The task of the first Start, which posts the receives. The zero Request means that there is
+	// no task, or that it has ended.
 	posting engine.Request
 	known   bool  // the offer has arrived
-	err     error // of the offer, as the error of each Wait
+	err     error // of the offer; each Wait returns it
 	base    int   // tag of the message of the sender's partition 0
 	sent    int   // length of a partition of the sender in bytes
 }
@@ -328,8 +332,8 @@ func (p *PartRecv) Start() error {
 	return nil
 }
 
-// prepare waits for the offer and posts the receives. Until it has returned, no other goroutine uses
-// known, err, base, sent and reqs.
+// prepare waits for the offer and posts the receives. Until prepare returns, no other goroutine
+// uses known, err, base, sent and reqs.
 func (p *PartRecv) prepare() error {
 	st, err := p.offered.Wait(p.c.Context())
 	if err != nil {
@@ -357,8 +361,9 @@ func (p *PartRecv) post() {
 	}
 }
 
-// posted reports whether the receives are posted. If block is set, it waits until they are. After an error
-// the operation has ended. The caller holds p.mu.
+// posted reports whether the receives are posted. If block is true, posted waits until they are, or
+// until the context ends. If prepare has failed, posted returns its error, and p.posting is zero.
+// The caller holds p.mu.
 func (p *PartRecv) posted(op string, block bool) (done bool, err error) {
 	if p.posting != (engine.Request{}) {
 		if block {
@@ -411,7 +416,8 @@ func (p *PartRecv) Arrived(i int) (bool, error) {
 	return done, nil
 }
 
-// arrived reports whether all messages that overlap partition i have arrived. The caller holds p.mu.
+// arrived reports whether all messages that overlap partition i have arrived. The caller holds
+// p.mu.
 func (p *PartRecv) arrived(i int) (bool, error) {
 	if p.sent == 0 {
 		return true, nil
@@ -496,7 +502,7 @@ func (p *PartRecv) All() iter.Seq2[int, error] {
 	}
 }
 
-// awaitOne blocks until another message of the sender has arrived, if one is missing.
+// awaitOne blocks until one more message of the sender has arrived, if a message is missing.
 func (p *PartRecv) awaitOne() error {
 	p.mu.Lock()
 	done, err := p.posted("All", true)

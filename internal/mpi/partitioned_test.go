@@ -15,14 +15,15 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// partsOfRank are the partitions into which the ranks of TestPartitions divide n elements when they send and
-// receive.
+// partsOfRank has the cases of TestPartitions: the number n of elements, and the numbers of
+// partitions into which the sender and the receiver divide them.
 var partsOfRank = []struct{ n, send, recv int }{
 	{0, 3, 1}, {12, 1, 1}, {12, 12, 3}, {12, 3, 12}, {24, 4, 6}, {24, 6, 4}, {9000, 9, 9}, {30_000, 3, 10}, {30_000, 10, 3},
 }
 
-// TestPartitions sends partitions along a ring, in several rounds. Goroutines make them ready in different
-// orders, and the receiver uses each way to find out what has arrived.
+// TestPartitions sends partitions along a ring, in several rounds. Several goroutines make the
+// partitions ready, in a different order in each case. The receiver uses every method that reports
+// which partitions have arrived.
 func TestPartitions(t *testing.T) {
 	overFabrics(t, []int{1, 2, 3}, func(c *comm.Comm) error {
 		next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
@@ -124,7 +125,8 @@ func TestPartitions(t *testing.T) {
 					return err
 				}
 				clear(in)
-				// Otherwise the next round's data could arrive before it was cleared.
+				// Without the barrier, data of the next round could arrive in the buffer before
+				// this rank has cleared it.
 				if err := comm.Barrier(c); err != nil {
 					return err
 				}
@@ -137,8 +139,8 @@ func TestPartitions(t *testing.T) {
 	})
 }
 
-// TestPartitionsMatchInOrder makes several operations with the same tag, and starts them in another order.
-// Messages of the program with the same tag do not match them.
+// TestPartitionsMatchInOrder makes several operations with the same tag, and starts them in another
+// order. Ordinary messages with the same tag do not match these operations.
 func TestPartitionsMatchInOrder(t *testing.T) {
 	overFabrics(t, []int{2}, func(c *comm.Comm) error {
 		const n = 4
@@ -179,7 +181,7 @@ func TestPartitionsMatchInOrder(t *testing.T) {
 	})
 }
 
-// TestPartitionErrors checks what wrong uses return.
+// TestPartitionErrors checks the errors of wrong uses.
 func TestPartitionErrors(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		peer := 1 - c.Rank()
@@ -257,11 +259,12 @@ func TestPartitionErrors(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, late.Start())
 		require.ErrorIs(t, late.Wait(), context.DeadlineExceeded)
-		return comm.Barrier(c) // a rank that has ended would be another cause
+		return comm.Barrier(c) // if a rank ended early, the others could get another error
 	})
 }
 
-// TestPartitionsFail: the peer ends, or the communicator is revoked, while a rank waits for partitions.
+// TestPartitionsFail: the peer ends, or the communicator is revoked, while a rank waits for
+// partitions.
 func TestPartitionsFail(t *testing.T) {
 	for _, kill := range []bool{true, false} {
 		for _, started := range []bool{true, false} {

@@ -12,34 +12,35 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Persistent is the type behind comm.Persistent: an operation whose arguments are fixed, and which the
-// program starts many times (MPI 4.1 §3.9, §6.13). One goroutine at a time uses it.
+// Persistent is the type behind comm.Persistent: an operation with fixed arguments that the program
+// may start many times (MPI 4.1 §3.9, §6.13). One goroutine at a time uses a Persistent.
 //
 //	SendInit, … ─► inactive ── Start ─► active ── Wait, Test ─► inactive ── Free
 //
-// A collective has a communicator of its own, which Init makes as Dup does. So the operations of a
-// communicator may start in any order, which may differ between ranks, and each keeps its link, its
-// scratch memory and its arena. A start has one of two forms:
+// Each persistent collective has a communicator of its own, which the Init function makes as Dup
+// does. So the ranks may start the operations of the program's communicator in different orders,
+// and each operation keeps its link, its scratch memory and its arena. A start has one of two
+// forms:
 //
 //	published   Start writes this rank's part to the arena, and Wait reads the parts of the others, on
 //	            the caller's goroutine. The other ranks need nothing more of this rank. Only for short
 //	            calls in shared memory; see coll/host_short.go.
 //	task        Start gives the collective to another goroutine, as a nonblocking collective does.
 type Persistent struct {
-	c    *Comm    // the communicator of the messages; for a collective, the operation's own one
-	call callName // of a message: the call that Start makes; opCollective
+	c    *Comm    // of a message: the program's communicator; of a collective: the operation's own
+	call callName // of a message: the call that Start makes; of a collective: opCollective
 	name string   // of the call that made p, such as "SendInit"
 
 	// Of a message.
 	buf       elem.Buffer
 	peer, tag int
 
-	l       *link  // of a collective; nil: the operation is a message
+	l       *link  // of a collective; nil for a message
 	version uint32 // Engine.StateVersion when the collective last started
 
 	active    bool
-	published bool                // the collective is active, and was published
-	tests     int                 // number of Tests since the collective was published
+	published bool                // the collective is active in the form published
+	tests     int                 // number of calls of Test since the collective was published
 	use       *bufcheck.Operation // the checker's record of the active, published collective
 	r         Request             // the active operation, if it is not published
 }
@@ -69,8 +70,9 @@ func (c *Comm) RecvInit(b elem.Buffer, source, tag int) (*Persistent, error) {
 	return &Persistent{c: c, call: opIrecv, name: "RecvInit", buf: b, peer: source, tag: tag}, nil
 }
 
-// persist makes a persistent collective: prepare, which calls a function such as Comm.bcast, starts the
-// collective on the communicator that it gets.
+// persist makes a persistent collective. prepare calls a function such as Comm.bcast, which checks
+// the arguments and prepares the link of the collective on the communicator that persist passes to
+// prepare.
 func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Persistent, error) {
 	own, err := c.dup(name)
 	if err != nil {
@@ -80,7 +82,7 @@ func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Pers
 	own.s.attach(c.s)
 	l, err := prepare(own)
 	if err != nil {
-		// The other ranks learn of the error by the revocation of own, when they start the operation.
+		// The other ranks detect the error by the revocation of own: in Init, Start or Wait.
 		own.s.abandon()
 		return nil, err
 	}
@@ -117,11 +119,12 @@ func (p *Persistent) Start() error {
 	return nil
 }
 
-// collected reports whether the program has already got the result of the active operation by a
-// request of Request.
+// collected reports whether the active operation needs no wait, for example because the program has
+// already got its result through a request that Persistent.Request has returned.
 func (p *Persistent) collected() bool { return !p.published && p.r.collected() }
 
-// collected reports whether the program can learn nothing more from the request.
+// collected returns true if the request is zero, if it was complete when its call returned, or if
+// the program has already got its result.
 func (r *Request) collected() bool {
 	if r.c == nil || r.c.completed != nil {
 		return true
@@ -158,12 +161,13 @@ func (p *Persistent) startCollective() error {
 	return nil
 }
 
-// publishedTests is the number of Tests of a published collective after which a task continues it.
+// publishedTests is the number of calls of Test after which a task continues a published
+// collective.
 const publishedTests = 100
 
 // again prepares the link of a persistent collective for its next round.
 func (l *link) again() {
-	if l.rounds++; l.rounds > 1 { // begin has numbered the first one
+	if l.rounds++; l.rounds > 1 { // begin has numbered the first round
 		l.env.Tag = int(l.s.seq.Add(1) & seqMask)
 		l.unrecorded = true
 	}
@@ -174,8 +178,8 @@ func (l *link) again() {
 	}
 }
 
-// publish starts a round in shared memory, if it needs no wait for another rank. Otherwise it returns
-// false and has done nothing.
+// publish starts a round in shared memory and returns true, if it need not wait for another rank.
+// Otherwise it starts nothing and returns false.
 func (l *link) publish() bool {
 	s := l.s
 	if !l.shared || !l.hasSlot || l.opID == calls.OpOfProgram || s.stateVersion != s.job.eng.StateVersion() {
@@ -212,7 +216,7 @@ func (l *link) rewind() {
 	l.arena = nil
 }
 
-// yieldSlot gives up the slot, if l holds it. Between two rounds, and while a round is published, a
+// yieldSlot releases the slot, if l holds it. Between two rounds, and while a round is published, a
 // persistent collective does not hold the slot, so that closeSlot need not wait for the program.
 func (l *link) yieldSlot() {
 	if !l.hasSlot {
@@ -221,17 +225,17 @@ func (l *link) yieldSlot() {
 	l.hasSlot = false
 	a := l.arena
 	wake := a != nil && a.Host.TakePendingWake()
-	l.s.releaseSlot(l) // its store is the full barrier before the wake
+	l.s.releaseSlot(l) // the store in releaseSlot is the full barrier before the wake
 	if wake {
 		l.s.wake(a)
 	}
 }
 
-// regainSlot acquires the slot, which only closeSlot can have acquired meanwhile. It reports whether l
-// holds the slot.
+// regainSlot acquires the slot again. Meanwhile only closeSlot can have acquired it, and then
+// regainSlot fails. regainSlot reports whether l holds the slot.
 func (l *link) regainSlot() bool {
 	if x := l.s.tryAcquireSlot(); x != nil {
-		if x != l { // the link that dropSlot has stored
+		if x != l { // dropSlot has stored x with the slot
 			l.s.linkMu.Lock()
 			l.s.links = append(l.s.links, x)
 			l.s.linkMu.Unlock()
@@ -264,7 +268,7 @@ func (p *Persistent) Wait() (Status, error) {
 		return Status{}, use.End(p.l.finishPublished())
 	}
 	st, err := p.r.Wait()
-	p.active = !p.collected() // if the context of the wait has ended, the operation goes on
+	p.active = !p.collected() // if the context has ended first, the operation stays active
 	return st, err
 }
 
@@ -278,7 +282,7 @@ func (p *Persistent) Test() (Status, bool, error) {
 			st, err := p.Wait()
 			return st, true, err
 		}
-		// A task also learns of the failure of a rank.
+		// Ready does not detect the failure of a rank. A task does.
 		if p.tests++; p.tests == publishedTests {
 			p.Request()
 		}
@@ -337,8 +341,9 @@ func (p *Persistent) Free() error {
 	return err
 }
 
-// abandon ends the use of a communicator that some ranks have not made or have revoked, without a wait
-// for the other ranks.
+// abandon closes the state on this rank without a wait for the other ranks. It is for a
+// communicator that some ranks have not made or have revoked, and for the state of partitioned
+// messages.
 func (s *state) abandon() {
 	if !s.closed.CompareAndSwap(false, true) {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/comm/commtest"
 )
 
-// end waits for an operation by the way with number i.
+// end waits for the end of an operation. There are four ways to wait, and i selects one of them.
 func end(p *comm.Persistent, i int) (comm.Status, error) {
 	switch i % 4 {
 	case 0:
@@ -33,7 +33,8 @@ func end(p *comm.Persistent, i int) (comm.Status, error) {
 	}
 }
 
-// TestPersistentMessages starts sends and receives many times. They also match ordinary ones.
+// TestPersistentMessages starts sends and receives many times. They also match ordinary receives
+// and sends.
 func TestPersistentMessages(t *testing.T) {
 	overFabrics(t, []int{1, 2, 3}, func(c *comm.Comm) error {
 		next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
@@ -100,8 +101,9 @@ func TestPersistentMessages(t *testing.T) {
 	})
 }
 
-// persistentCalls holds the persistent collectives: make makes one, with operands that change sets for
-// each round, and check compares the result with that of the blocking call.
+// persistentCalls has a function for each persistent collective. The function makes the operation
+// p, and returns the slices that p sends and receives, and the function that does the blocking call
+// with other slices.
 var persistentCalls = map[string]func(c *comm.Comm, n int) (p *comm.Persistent, send, recv []int64, blocking func(send, recv []int64) error, err error){
 	"Barrier": func(c *comm.Comm, _ int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
 		p, err := comm.BarrierInit(c)
@@ -234,8 +236,8 @@ var persistentCalls = map[string]func(c *comm.Comm, n int) (p *comm.Persistent, 
 	},
 }
 
-// TestPersistentCollectives starts each persistent collective several times, and compares the results
-// with those of the blocking call.
+// TestPersistentCollectives starts each persistent collective several times, and compares the
+// results with those of the blocking call.
 func TestPersistentCollectives(t *testing.T) {
 	names := slices.Sorted(func(yield func(string) bool) {
 		for name := range persistentCalls {
@@ -295,7 +297,8 @@ func TestPersistentOrder(t *testing.T) {
 		}
 		for round := range 10 {
 			for i := range ps {
-				if err := ps[(i*(1+4*(c.Rank()%2))+round)%6].Start(); err != nil { // 1 and 5 are coprime to 6
+				// 1 and 5 are coprime to 6, so each rank starts all operations.
+				if err := ps[(i*(1+4*(c.Rank()%2))+round)%6].Start(); err != nil {
 					return err
 				}
 			}
@@ -318,8 +321,8 @@ func TestPersistentOrder(t *testing.T) {
 	})
 }
 
-// TestPersistentProgress: a rank that has started a persistent collective need not wait for it so that
-// the other ranks complete it.
+// TestPersistentProgress: after a rank has started a persistent collective, the other ranks can
+// complete it before this rank calls Wait.
 func TestPersistentProgress(t *testing.T) {
 	overFabrics(t, []int{3}, func(c *comm.Comm) error {
 		for _, n := range []int{1, 50_000} {
@@ -356,7 +359,7 @@ func TestPersistentProgress(t *testing.T) {
 	})
 }
 
-// TestPersistentErrors checks what wrong uses return.
+// TestPersistentErrors checks the errors of wrong uses.
 func TestPersistentErrors(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		_, err := comm.SendInit(c, []int{1}, 2, 0)
@@ -387,7 +390,7 @@ func TestPersistentErrors(t *testing.T) {
 		require.NoError(t, p.Free())
 		require.ErrorIs(t, p.Start(), comm.ErrArg)
 
-		// A context that ends leaves a receive active.
+		// If the context ends before the message arrives, the receive stays active.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
 		p, err = comm.RecvInit(c.WithContext(ctx), make([]int, 1), 1-c.Rank(), 0)
@@ -439,8 +442,8 @@ func TestPersistentArguments(t *testing.T) {
 	}
 }
 
-// TestPersistentFailure: a rank ends while the others have a persistent collective under way. They get
-// ErrProcFailed or ErrRevoked from every way to wait.
+// TestPersistentFailure: a rank ends while a persistent collective is active on the other ranks.
+// Each way to wait returns ErrProcFailed or ErrRevoked to them.
 func TestPersistentFailure(t *testing.T) {
 	for i := range 4 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -456,7 +459,8 @@ func TestPersistentFailure(t *testing.T) {
 					commtest.Kill(c)
 					return nil
 				}
-				if err = p.Start(); err == nil { // otherwise the other survivor has revoked the operation
+				// If Start fails, the other survivor has revoked the operation.
+				if err = p.Start(); err == nil {
 					_, err = end(p, i)
 				}
 				require.Error(t, err)

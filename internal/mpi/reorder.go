@@ -7,12 +7,14 @@ import (
 
 // Orders of ranks for topologies
 //
-// Each function returns, by rank in the old communicator, the rank in the new one. hosts has the host of each old
-// rank. All ranks compute the same order, because they pass the same arguments.
+// gridOrder and graphOrder return the rank in the new communicator of each rank in the old one.
+// hosts has the host of each old rank. All ranks compute the same order, because they pass the same
+// arguments.
 
-// gridOrder is the order for a grid. If all hosts have equally many ranks, and blocks of so many ranks tile the
-// grid, each host gets a block: of those the one with the least edges to other hosts. Otherwise the ranks of a host
-// are neighbours in row-major order.
+// gridOrder returns the order for a grid. If all hosts have equally many ranks, and blocks of this
+// number of ranks can tile the grid, each host gets one block. Of the possible shapes of a block,
+// gridOrder takes the one with the fewest edges between blocks. Otherwise the ranks of a host
+// follow each other in row-major order.
 func gridOrder(hosts, dims []int, periodic []bool) []int {
 	byHost := ranksByHost(hosts)
 	order := make([]int, len(hosts))
@@ -68,7 +70,8 @@ func coordsIn(dims []int, i int) []int {
 	return coords
 }
 
-// bestBlock returns the block of the grid for each host, or nil if there is none.
+// bestBlock returns the dimensions of the block that each host gets, or nil if there is no such
+// block.
 func bestBlock(byHost [][]int, dims []int, periodic []bool) []int {
 	n := len(byHost[0])
 	for _, ranks := range byHost {
@@ -109,9 +112,10 @@ func bestBlock(byHost [][]int, dims []int, periodic []bool) []int {
 	return best
 }
 
-// graphOrder is the order for a graph. The ranks of a host are filled one after the other with vertices: with the
-// one that has the greatest weight of edges to the vertices that are already there; of several, with the one that has
-// the least weight of other edges, and then with the lowest.
+// graphOrder returns the order for a graph. It fills the ranks of each host with vertices, one
+// after the other. Each time it takes the vertex with the greatest weight of edges to the vertices
+// that are already on the host. Of several such vertices, it takes the one with the least weight of
+// all its edges, and of those the lowest.
 func graphOrder(hosts []int, edges []Edge) []int {
 	n := len(hosts)
 	type link struct{ to, weight int }
@@ -144,7 +148,8 @@ func graphOrder(hosts []int, edges []Edge) []int {
 				gain[l.to] += l.weight
 			}
 		}
-		slices.SortFunc(here, cmp.Compare[int]) // so that vertices that need not move keep their process
+		// In ascending order, vertices that need not move keep their process.
+		slices.SortFunc(here, cmp.Compare[int])
 		for i, r := range ranks {
 			order[r] = here[i]
 		}

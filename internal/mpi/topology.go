@@ -11,22 +11,24 @@ import (
 
 // Topologies
 //
-// A topology is a communicator whose ranks have neighbours: a grid (Cart) or a graph. What the neighbour
-// collectives need of it is a Neighborhood. If the program permits it, the ranks of the new communicator have
-// another order, so that more neighbours are on the same host; see reorder.go.
+// A topology is a communicator whose ranks have neighbours: a grid (Cart) or a graph. The neighbour
+// collectives use only its Neighborhood. If the program permits it, the new communicator numbers
+// its ranks in another order, so that more neighbours are on the same host; see reorder.go.
 
-// Neighborhood is the neighbours of a rank in a topology: the ranks from which it receives, and those to which
-// it sends, one for each edge. A rank may occur several times, and ProcNull stands for no neighbour.
+// Neighborhood is the neighbours of a rank in a topology: the ranks from which it receives, and
+// those to which it sends, one for each edge. A rank may occur several times, and ProcNull stands
+// for no neighbour.
 //
-// Messages on several edges between two ranks match in the order of the edges of the receiver. sendOrder has the
-// edges of dests in an order that agrees with the order of the receivers.
+// If there are several edges between two ranks, their messages match in the order of the receiver's
+// sources. sendOrder has the indices of dests in the order in which this rank sends, which agrees
+// with the order of each receiver's sources.
 type Neighborhood struct {
 	c              *Comm
 	sources, dests []int
 	sendOrder      []int
 }
 
-// Comm returns the communicator of the topology; nil: there is no topology.
+// Comm returns the communicator of the topology, or nil if x is nil.
 func (x *Neighborhood) Comm() *Comm {
 	if x == nil {
 		return nil
@@ -49,7 +51,8 @@ type Cart struct {
 	periodic []bool
 }
 
-// Cart implements comm.Comm.Cart, which documents the call. It returns nil on ranks that the grid does not have.
+// Cart implements comm.Comm.Cart, which documents the call. Cart returns nil on ranks that are not
+// in the grid.
 func (c *Comm) Cart(dims []int, periodic []bool, reorder bool) (*Cart, error) {
 	s, err := c.live()
 	if err != nil {
@@ -111,7 +114,8 @@ func gridSize(dims []int, size int) (int, error) {
 	return n, nil
 }
 
-// hashOfGrid returns a hash by which ranks compare their arguments; it is not negative.
+// hashOfGrid returns a hash of the arguments, by which the ranks compare them. The hash is not
+// negative.
 func hashOfGrid(dims []int, periodic []bool) int {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, dims, periodic) // never fails
@@ -123,15 +127,16 @@ func newCart(c *Comm, dims []int, periodic []bool) *Cart {
 	for d := range dims {
 		below, above := t.Shift(d, 1)
 		t.dests = append(t.dests, below, above)
-		// The message to the neighbour below arrives there from above, so it is the second one of the
-		// dimension.
+		// The first source of a receiver is the rank below it. For that rank, the receiver is the
+		// neighbour above. So each rank sends to the neighbour above first.
 		t.sendOrder = append(t.sendOrder, 2*d+1, 2*d)
 	}
 	t.sources = t.dests
 	return t
 }
 
-// Dims returns copies of the numbers of ranks per dimension, and whether they are periodic.
+// Dims returns copies of the number of ranks in each dimension, and of whether each dimension is
+// periodic.
 func (t *Cart) Dims() (dims []int, periodic []bool) {
 	if t == nil {
 		return nil, nil
@@ -139,7 +144,7 @@ func (t *Cart) Dims() (dims []int, periodic []bool) {
 	return slices.Clone(t.dims), slices.Clone(t.periodic)
 }
 
-// Coords returns the coordinates of a rank; nil: the grid does not have the rank.
+// Coords returns the coordinates of a rank, or nil if the grid does not have the rank.
 func (t *Cart) Coords(rank int) []int {
 	if t == nil || rank < 0 || rank >= t.c.Size() {
 		return nil
@@ -152,8 +157,8 @@ func (t *Cart) Coords(rank int) []int {
 	return coords
 }
 
-// RankAt returns the rank with these coordinates; ProcNull: there is none. In periodic dimensions any coordinate is
-// one of the grid.
+// RankAt returns the rank with these coordinates, or ProcNull if there is none. In a periodic
+// dimension, a coordinate outside the grid wraps around.
 func (t *Cart) RankAt(coords []int) int {
 	if t == nil || len(coords) != len(t.dims) {
 		return ProcNull
@@ -173,24 +178,24 @@ func (t *Cart) RankAt(coords []int) int {
 	return rank
 }
 
-// Shift returns the ranks at the distances -by and by from this one in a dimension.
+// Shift returns the ranks at the distances -by and by from this rank in a dimension.
 func (t *Cart) Shift(dim, by int) (source, dest int) {
 	if t == nil || dim < 0 || dim >= len(t.dims) {
 		return ProcNull, ProcNull
 	}
+	size := t.dims[dim]
+	if t.periodic[dim] {
+		by %= size
+	} else if by >= size || by <= -size {
+		return ProcNull, ProcNull
+	}
 	at := t.Coords(t.c.Rank())
 	own := at[dim]
-	reach := func(by int) int {
-		at[dim] = own + by%t.dims[dim] // so that the sum does not overflow
-		if !t.periodic[dim] && (by >= t.dims[dim] || by <= -t.dims[dim]) {
-			return ProcNull
-		}
+	reach := func(x int) int {
+		at[dim] = x
 		return t.RankAt(at)
 	}
-	if by == math.MinInt {
-		by++ // has no opposite; outside any grid, or in a periodic dimension one of many equal distances
-	}
-	return reach(-by), reach(by)
+	return reach(own - by), reach(own + by)
 }
 
 // Sub implements comm.Cart.Sub, which documents the call.
@@ -223,8 +228,8 @@ func (t *Cart) Sub(keep []bool) (*Cart, error) {
 	return newCart(own, dims, periodic), nil
 }
 
-// Edge is an edge of a graph: a rank that sends, a rank that receives, and how much. comm.Edge has the same
-// fields.
+// Edge is an edge of a graph: the rank that sends, the rank that receives, and the weight.
+// comm.Edge has the same fields.
 type Edge struct{ From, To, Weight int }
 
 // Graph implements comm.Comm.Graph, which documents the call.
@@ -246,7 +251,7 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		}
 		edges = append(edges, e)
 	}
-	// All ranks compare what each two of them say about the edges between them.
+	// Each pair of ranks compares the numbers of edges between the two that each has passed.
 	in, out, theirs := make([]int32, n), make([]int32, n), make([]int32, n)
 	for _, r := range sources {
 		in[r]++
@@ -269,8 +274,8 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		}
 		return newGraph(own, slices.Clone(sources), slices.Clone(dests)), nil
 	}
-	// The process that gets the rank of another one in the new communicator needs the neighbours of that one, in
-	// their order.
+	// The process that gets rank i of the new communicator needs the neighbours that rank i of c
+	// has passed, in their order.
 	all, err := c.allEdges(name, edges)
 	if err != nil {
 		return nil, err
@@ -322,8 +327,8 @@ func checkEdges(n int, peers, weights []int) error {
 	return nil
 }
 
-// revoked revokes the communicator, because a collective call with this name has failed on this rank with err. It
-// returns the error of the call.
+// revoked revokes the communicator, because a collective call with this name has failed on this
+// rank with err. It returns the error of the call.
 func (c *Comm) revoked(name string, err error) error {
 	err = c.fail(name, noRank, noRank, err)
 	if s, live := c.live(); live == nil {

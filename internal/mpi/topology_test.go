@@ -160,7 +160,8 @@ func TestWrongTopologies(t *testing.T) {
 				d, err := c.Dup()
 				require.NoError(t, err)
 				err = x.call(d)
-				if name == "one side" && c.Rank() == 0 { // rank 1 finds the difference too, or is revoked
+				// Rank 1 finds the difference too, or gets ErrRevoked.
+				if name == "one side" && c.Rank() == 0 {
 					require.Error(t, err)
 					return nil
 				}
@@ -173,8 +174,9 @@ func TestWrongTopologies(t *testing.T) {
 	}
 }
 
-// exchangeAll does every neighbour collective over a topology. slotOf returns, for edge i of a sending rank, the index of
-// the edge among the sources of the receiver. The data of each edge differs.
+// exchangeAll does every neighbour collective over a topology. slotOf returns, for edge i of a
+// sending rank, the index of the edge among the sources of the receiver. Each edge carries
+// different data.
 func exchangeAll(n comm.Neighborhood, c *comm.Comm, slotOf func(rank, i int) int) error {
 	sources, dests := n.Neighbors()
 	const k = 3
@@ -275,8 +277,8 @@ func exchangeAll(n comm.Neighborhood, c *comm.Comm, slotOf func(rank, i int) int
 	return nil
 }
 
-// TestNeighborsOfCart: in a grid, what a rank sends upwards arrives from below, also if both neighbours are the same
-// rank or the rank itself.
+// TestNeighborsOfCart: in a grid, what a rank sends upwards arrives from below, also if both
+// neighbours are the same rank or the rank itself.
 func TestNeighborsOfCart(t *testing.T) {
 	for _, x := range []struct {
 		dims     []int
@@ -344,10 +346,10 @@ func TestNeighborsOfGraph(t *testing.T) {
 	})
 }
 
-// TestReorder places the ranks of two or more hosts in a grid and in a graph. The edges between hosts must be fewer than
-// without Reorder, and messages must follow the edges of the new ranks.
+// TestReorder places the ranks of two or more hosts in a grid and in a graph. There must be fewer
+// edges between hosts than without Reorder, and messages must follow the edges of the new ranks.
 func TestReorder(t *testing.T) {
-	// crossing returns the number of edges between hosts of all ranks together.
+	// crossing returns the number of edges between different hosts, summed over all ranks.
 	crossing := func(c *comm.Comm, n comm.Neighborhood, host int) (int, error) {
 		hosts := make([]int, c.Size())
 		if err := comm.Allgather(c, []int{host}, hosts); err != nil {
@@ -366,8 +368,8 @@ func TestReorder(t *testing.T) {
 		name  string
 		hosts []int
 		dims  []int
-		most  int // edges between hosts, in both directions, of the grid
-		graph int // the same of the graph, whose order does not know the shape
+		most  int // maximum number of edges between hosts in the grid, in both directions
+		graph int // the same for the graph, whose order does not use the shape of the grid
 	}{
 		{"round robin", []int{0, 1, 0, 1, 0, 1, 0, 1}, []int{2, 4}, 4, 4},
 		{"blocks of four hosts", []int{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}, []int{4, 4}, 16, 24},
@@ -390,7 +392,7 @@ func TestReorder(t *testing.T) {
 				require.NoError(t, err)
 				require.Less(t, n, before)
 
-				// The same as a graph, given by the edges of the plain grid.
+				// A graph with the edges of the plain grid.
 				var peers []int
 				_, dests := plain.Neighbors()
 				for _, d := range dests {

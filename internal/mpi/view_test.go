@@ -18,7 +18,8 @@ type shape struct {
 	indices []int
 }
 
-// shapes returns layouts of about n elements, with indices that each computes by a loop of its own.
+// shapes returns layouts of about n elements, and the indices of their elements, which a separate
+// loop computes for each layout.
 func shapes(n int) []shape {
 	var column, blocks, indexed, face, transposed, cyclic []int
 	for i := range n {
@@ -71,13 +72,13 @@ func seq(from, n int) (s []int) {
 	return s
 }
 
-// point is an element of 24 bytes, which no length of a segment is a multiple of.
+// point is an element of 24 bytes. The length of a segment is not a multiple of 24.
 type point struct {
 	x, y float64
 	id   int32
 }
 
-// memory returns a slice that has the elements of the shape, all of them zero.
+// memory returns a slice that is long enough for the shape. All its elements are zero.
 func (s *shape) memory() []point {
 	_, high := s.layout.Span()
 	return make([]point, high+1)
@@ -85,7 +86,7 @@ func (s *shape) memory() []point {
 
 func element(rank, i int) point { return point{float64(i), float64(-rank), int32(i * 3)} }
 
-// fill returns memory whose element with the index of position i is element(rank, i).
+// fill returns memory in which the i-th element of the layout is element(rank, i).
 func (s *shape) fill(rank int) []point {
 	mem := s.memory()
 	for i, at := range s.indices {
@@ -120,7 +121,7 @@ func TestViews(t *testing.T) {
 				if err := same(s.name, flat, want); err != nil {
 					return err
 				}
-				// Back from the slice to the layout, and from a view to a view.
+				// Send from a slice to a view, and from a view to a view.
 				r = comm.Of(again, s.layout).Irecv(c, next, n)
 				q := comm.Isend(c, flat, prev, n)
 				if err := comm.WaitAll([]comm.Request{r, q}); err != nil {
@@ -161,10 +162,10 @@ func block(i, j, n int) comm.Layout {
 	return comm.Subarray([]int{3 * n, 5 * n}, []int{3, 5}, []int{3 * i, 5 * j})
 }
 
-// cellOf is the value that the rank with this number gives element k of the block for a peer.
+// cellOf returns the value of element k of the block that rank sends to peer.
 func cellOf(rank, peer, k int) int64 { return int64(rank)<<32 | int64(peer)<<16 | int64(k) }
 
-// cells returns the elements of a block that rank sends to peer.
+// cells returns the elements of the block that rank sends to peer.
 func cells(rank, peer int) (s []int64) {
 	for k := range 15 {
 		s = append(s, cellOf(rank, peer, k))
@@ -172,7 +173,8 @@ func cells(rank, peer int) (s []int64) {
 	return s
 }
 
-// blocksOf returns a matrix, and its blocks in the row (or column) with the number at as views.
+// blocksOf returns a matrix, and the blocks in its row at as views. If column is true, the blocks
+// are those in column at.
 func blocksOf(n, at int, column bool) (mem []int64, views []comm.View[int64]) {
 	mem = make([]int64, 15*n*n)
 	for r := range n {
@@ -194,8 +196,8 @@ func holds(what string, v comm.View[int64], want []int64) error {
 	return same(what, got, want)
 }
 
-// TestCollectivesOfViews checks the collectives with a view for each rank against the collectives with
-// counts, which half of the ranks call.
+// TestCollectivesOfViews checks the collectives with a view for each rank. Half of the ranks call
+// the collectives with counts instead.
 func TestCollectivesOfViews(t *testing.T) {
 	overFabrics(t, []int{1, 3, 4}, func(c *comm.Comm) error {
 		me, n := c.Rank(), c.Size()
@@ -298,7 +300,8 @@ func TestCollectivesOfViews(t *testing.T) {
 	})
 }
 
-// TestWrongViews: a view that is wrong makes the call fail on this rank, and a collective on all ranks.
+// TestWrongViews: a view that is wrong makes the call fail on this rank, and a collective on all
+// ranks.
 func TestWrongViews(t *testing.T) {
 	buf := make([]int64, 10)
 	text := make([]string, 10)
@@ -375,9 +378,9 @@ func TestWrongViews(t *testing.T) {
 	})
 }
 
-// TestCheckOfViews: with the tunable check, columns of one matrix may be in flight at the same time,
-// and views with a common element may not. A change of an element in flight is an error, and a change
-// of an element between them is not.
+// TestCheckOfViews: with the tunable check, columns of one matrix may be in flight at the same
+// time, but views with a common element may not. The change of an element in flight is an error.
+// The change of an element between such elements is not.
 func TestCheckOfViews(t *testing.T) {
 	ranks(t, 1, func(c *comm.Comm) error {
 		m := make([]int64, 100)

@@ -6,8 +6,9 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// neighbors makes a grid or a graph and does collectives between neighbours. The block that a rank sends on an edge
-// tells the rank, the round and the edge's place among the edges of the receiver.
+// neighbors makes a grid or a graph and does collectives between neighbours. The block that a rank
+// sends on an edge depends on the rank, the round and the place of the edge among the edges of the
+// receiver.
 func neighbors(k *call) error {
 	c, p := k.c, k.c.Size()
 	var n comm.Neighborhood
@@ -34,7 +35,8 @@ func neighbors(k *call) error {
 		n, own = g, g.Comm
 		slot = func(i int) int { return i ^ 1 }
 	} else {
-		// All ranks draw the same edges. Some occur several times, and some connect a rank with itself.
+		// All ranks draw the same edges. Some occur several times, and some connect a rank with
+		// itself.
 		sources, dests, slots := make([][]int, p), make([][]int, p), make([][]int, p)
 		for range k.rng.IntN(4 * p) {
 			from, to := k.rng.IntN(p), k.rng.IntN(p)

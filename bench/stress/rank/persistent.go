@@ -7,8 +7,8 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// persistent makes operations with fixed arguments and starts them several times: messages along a ring, an
-// allreduce, a bcast and a partitioned message. The rounds have different data.
+// persistent makes operations with fixed arguments and starts them several times: messages along a
+// ring, an allreduce, a bcast and a partitioned message. Each round has different data.
 func persistent(k *call) error {
 	c, me, p := k.c, k.c.Rank(), k.c.Size()
 	n, by := k.length(8, 8*p), k.rng.IntN(p)

@@ -86,7 +86,7 @@ func (v *drawn[T]) put(data []T) {
 }
 
 // expect returns a function that checks that the view has the elements data, and that the elements
-// of the memory outside the view are as they are now.
+// of the memory outside the view have not changed since the call of expect.
 func (v *drawn[T]) expect(what string, data []T) func() error {
 	want := slices.Clone(v.mem)
 	for i, at := range v.indices {
@@ -95,8 +95,9 @@ func (v *drawn[T]) expect(what string, data []T) func() error {
 	return func() error { return same(what, v.mem, want) }
 }
 
-// views exchanges views: each rank with those at some distance on the ring of ranks, and all ranks by
-// one of the collectives that take a view for each rank.
+// views exchanges views: each rank sends to the rank at some distance on the ring of ranks, and
+// receives from the rank at the same distance on the other side. Then all ranks call one of the
+// collectives that take a view for each rank.
 func (e element[T]) views(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	for i := range 1 + k.rng.IntN(4) {
@@ -131,8 +132,8 @@ func (e element[T]) views(k *call) error {
 	return e.viewsOfAll(k)
 }
 
-// viewsOfAll does a collective with a view for each rank. Rank i sends lengths[i][j] elements to rank
-// j.
+// viewsOfAll does a collective with a view for each rank. If the collective has a transfer from
+// rank i to rank j, it has lengths[i][j] elements.
 func (e element[T]) viewsOfAll(k *call) error {
 	c, p, me := k.c, k.c.Size(), k.c.Rank()
 	call, root := k.rng.IntN(4), k.rng.IntN(p)
