@@ -34,6 +34,9 @@ func ViewAs[T any](s []T, l *Layout) Buffer {
 		low, high := l.in.Span()
 		return b.broken(fmt.Errorf("%w: the layout uses the elements %d to %d, and the slice has %d", ErrCount, low, high-1, len(s)))
 	}
+	if b.Type.Size == 0 {
+		return View(s[:l.in.Size()])
+	}
 	if off, ok := l.in.Contiguous(); ok {
 		return View(s[off : off+l.in.Size()])
 	}

@@ -98,6 +98,22 @@ const (
 // newState makes a communicator of the ranks of group, in which the caller has the given rank. All
 // these ranks pass the same id.
 func (j *job) newState(id uint64, group Group, rank int) *state {
+	s := j.makeState(id, group, rank)
+	j.stall.add(s)
+	return s
+}
+
+// newStateFor is newState for another state of the ranks of s, which depends on s: errors name it as
+// s, and it is revoked if s is.
+func (s *state) newStateFor(id uint64) *state {
+	own := s.job.makeState(id, s.group, s.rank)
+	own.of, own.parent = s, s
+	s.job.stall.add(own)
+	return own
+}
+
+// makeState does the work of newState, except that the stall detector does not know the state yet.
+func (j *job) makeState(id uint64, group Group, rank int) *state {
 	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
 	s.p2p = j.eng.OpenContext(2*id, group.ranks)
 	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
@@ -106,7 +122,6 @@ func (j *job) newState(id uint64, group Group, rank int) *state {
 	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
 		s.arena.Store(arena.None) // each condition is the same on all ranks
 	}
-	j.stall.add(s)
 	return s
 }
 
@@ -212,15 +227,22 @@ func (c *Comm) WithContext(ctx context.Context) *Comm {
 }
 
 // Dup implements comm.Comm.Dup, which documents the call.
-func (c *Comm) Dup() (*Comm, error) { return c.dup("Dup") }
-
-// dup is Dup for a call with this name.
-func (c *Comm) dup(name string) (*Comm, error) {
-	l, err := c.begin(name)
+func (c *Comm) Dup() (*Comm, error) {
+	s, id, err := c.agreeOnID("Dup")
 	if err != nil {
 		return nil, err
 	}
-	s := l.s
+	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
+}
+
+// agreeOnID returns the id of a new communicator of all ranks. It is collective, and part of the call
+// with this name. s is the state of c.
+func (c *Comm) agreeOnID(name string) (s *state, id uint64, err error) {
+	l, err := c.begin(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	s = l.s
 	buf := l.Scratch(8)
 	if s.rank == 0 {
 		putUint64(buf, s.job.newID())
@@ -228,11 +250,8 @@ func (c *Comm) dup(name string) (*Comm, error) {
 	l.what, l.recv = coll.KindBcast, buf
 	l.sign(calls.KindDup, 0, 0)
 	err = l.perform()
-	id := getUint64(buf)
-	if err := l.end(err); err != nil {
-		return nil, err
-	}
-	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
+	id = getUint64(buf)
+	return s, id, l.end(err)
 }
 
 // Free implements comm.Comm.Free, which documents the call.

@@ -141,3 +141,16 @@ func SendDecision(c *Comm) error {
 		return nil
 	}
 }
+
+// LookForStalls does the work of the stall detector until stop is closed, without pauses.
+func LookForStalls(c *Comm, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+			c.s.job.queryStalled()
+			runtime.Gosched()
+		}
+	}
+}

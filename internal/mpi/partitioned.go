@@ -54,11 +54,10 @@ func (s *state) partitions() *state {
 	s.partMu.Lock()
 	defer s.partMu.Unlock()
 	if s.parts == nil {
-		p := s.job.newState(s.id|partitionsBit, s.group, s.rank)
+		p := s.newStateFor(s.id | partitionsBit)
 		p.arena.Store(arena.None) // it does no collectives
-		p.of = s
-		p.p2p.HideLeftovers() // offers that no operation has received
-		p.attach(s)
+		p.p2p.HideLeftovers()     // offers that no operation has received
+		p.coll.HideLeftovers()
 		s.parts = p
 	}
 	return s.parts
@@ -86,12 +85,13 @@ type partitioned struct {
 	bytes     int // length of one partition
 	active    atomic.Bool
 	reqs      []engine.Request // by partition of the sender
+	ended     []bool           // by partition of the sender: wait has returned its result; only wait uses it
 }
 
 // init checks the arguments of the call with this name, and stores the arguments in p.
 func (p *partitioned) init(c *Comm, name string, b elem.Buffer, parts, peer, tag int) error {
 	s, err := c.checkSend(b.Type, peer, tag) // a receive has one peer and one tag too
-	if err == nil && (parts < 1 || b.Count%parts != 0) {
+	if err == nil && (parts < 1 || b.Count%parts != 0 || parts > MaxTag || b.Count == 0 && parts > maxEmpty) {
 		err = fmt.Errorf("%w: %d elements in %d partitions", ErrCount, b.Count, parts)
 	}
 	if err != nil {
@@ -143,7 +143,16 @@ func (p *partitioned) index(op string, i int) error {
 func (p *partitioned) wait(want int) error {
 	var first error
 	left := false
-	engine.WaitEach(len(p.reqs), func(i int) (engine.Request, context.Context) { return p.reqs[i], p.c.ctx },
+	if p.ended == nil {
+		p.ended = make([]bool, len(p.reqs))
+	}
+	// Arrived may read reqs meanwhile, so they stay as they are.
+	engine.WaitEach(len(p.reqs), func(i int) (engine.Request, context.Context) {
+		if p.ended[i] {
+			return engine.Request{}, nil
+		}
+		return p.reqs[i], p.c.ctx
+	},
 		func(i int, st engine.Status, done bool, err error) {
 			if err == nil && want >= 0 && st.Bytes != want {
 				err = fmt.Errorf("%w: partition %d has %d bytes, not %d", ErrCount, i, st.Bytes, want)
@@ -151,13 +160,11 @@ func (p *partitioned) wait(want int) error {
 			if first == nil {
 				first = err
 			}
-			if done {
-				p.reqs[i] = engine.Request{}
-			} else {
-				left = true
-			}
+			p.ended[i] = done
+			left = left || !done
 		})
 	if !left {
+		clear(p.ended)
 		p.active.Store(false)
 	}
 	if first != nil {
@@ -196,6 +203,7 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 	p.ready, p.reqs = make([]atomic.Bool, parts), make([]engine.Request, parts)
 	end := p.s.nextPart.Add(int64(parts))
 	if end > MaxTag {
+		p.s.nextPart.Add(-int64(parts))
 		return nil, p.fail("PsendInit", fmt.Errorf("%w: the communicator has had %d partitions, and may have %d", ErrArg, end, MaxTag))
 	}
 	p.base = int(end) - parts
@@ -324,9 +332,11 @@ func (p *PartRecv) Start() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known {
+	switch {
+	case p.known:
 		p.post()
-	} else {
+	case p.err != nil && p.offered.Collected(): // the offer was wrong, or its sender has failed
+	default:
 		p.posting = p.s.job.eng.Go(p.prepare)
 	}
 	return nil
@@ -362,21 +372,25 @@ func (p *PartRecv) post() {
 }
 
 // posted reports whether the receives are posted. If block is true, posted waits until they are, or
-// until the context ends. If prepare has failed, posted returns its error, and p.posting is zero.
-// The caller holds p.mu.
+// until the context ends; meanwhile it releases p.mu. If prepare has failed, posted returns its error,
+// and p.posting is zero. The caller holds p.mu.
 func (p *PartRecv) posted(op string, block bool) (done bool, err error) {
-	if p.posting != (engine.Request{}) {
+	for p.posting != (engine.Request{}) {
+		posting := p.posting
 		if block {
-			_, err = p.posting.Wait(p.c.Context())
-			done = err == nil || p.posting.Collected()
-		} else {
-			_, done, err = p.posting.Test()
-		}
-		if !done {
+			p.mu.Unlock()
+			_, err := engine.WaitAny(p.c.Context(), 1, func(int) engine.Request { return posting })
+			p.mu.Lock()
 			if err != nil {
-				err = p.fail(op, err)
+				return false, p.fail(op, err)
 			}
-			return false, err
+			if p.posting != posting { // another goroutine has collected it
+				continue
+			}
+		}
+		_, done, err := posting.Test()
+		if !done {
+			return false, nil
 		}
 		p.posting = engine.Request{}
 		p.err = err
@@ -440,11 +454,12 @@ func (p *PartRecv) Wait() error {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if done, err := p.posted("Wait", true); !done {
-		if p.posting == (engine.Request{}) {
-			p.active.Store(false)
-		}
+	done, err := p.posted("Wait", true)
+	if !done && p.posting == (engine.Request{}) {
+		p.active.Store(false)
+	}
+	p.mu.Unlock()
+	if !done {
 		return err
 	}
 	return p.wait(p.sent)
@@ -506,15 +521,15 @@ func (p *PartRecv) All() iter.Seq2[int, error] {
 func (p *PartRecv) awaitOne() error {
 	p.mu.Lock()
 	done, err := p.posted("All", true)
+	p.mu.Unlock()
+	if !done {
+		return err
+	}
 	var missing []engine.Request
 	for _, r := range p.reqs {
 		if arrived, _ := r.Peek(); !arrived {
 			missing = append(missing, r)
 		}
-	}
-	p.mu.Unlock()
-	if !done {
-		return err
 	}
 	if _, err := engine.WaitAny(p.c.Context(), len(missing), func(i int) engine.Request { return missing[i] }); err != nil {
 		return p.fail("All", err)
@@ -533,10 +548,9 @@ func (p *PartRecv) Free() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.known {
-		err := p.offered.Cancel()
+		// The receive stays posted, because the offer that it matches must not match a later operation.
 		p.offered.Abandon()
 		p.offered = engine.Request{}
-		return err
 	}
 	return nil
 }

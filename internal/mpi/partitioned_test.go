@@ -189,7 +189,9 @@ func TestPartitionErrors(t *testing.T) {
 			_, err := comm.PsendInit(c, make([]int, 4), parts, peer, 0)
 			require.ErrorIs(t, err, comm.ErrCount)
 		}
-		_, err := comm.PrecvInit(c, make([]int, 4), 2, comm.AnySource, 0)
+		_, err := comm.PsendInit(c, []int{}, 1<<62, peer, 0)
+		require.ErrorIs(t, err, comm.ErrCount)
+		_, err = comm.PrecvInit(c, make([]int, 4), 2, comm.AnySource, 0)
 		require.ErrorIs(t, err, comm.ErrRank)
 		_, err = comm.PrecvInit(c, make([]int, 4), 2, peer, comm.AnyTag)
 		require.ErrorIs(t, err, comm.ErrTag)
@@ -243,7 +245,21 @@ func TestPartitionErrors(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, q.Start())
 		require.ErrorIs(t, q.Wait(), comm.ErrCount)
+		require.NoError(t, q.Start())
+		require.ErrorIs(t, q.Wait(), comm.ErrCount) // again the error of the offer
 		require.NoError(t, errors.Join(q.Free(), p.Free()))
+
+		// An operation that is freed before its offer comes has consumed the offer.
+		q, err = comm.PrecvInit(c, make([]int, 1), 1, peer, 7)
+		require.NoError(t, errors.Join(err, q.Free()))
+		in := make([]int, 1)
+		q, err = comm.PrecvInit(c, in, 1, peer, 7)
+		require.NoError(t, errors.Join(err, q.Start(), comm.Barrier(c)))
+		p, err = comm.PsendInit(c, []int{5}, 1, peer, 7)
+		require.NoError(t, errors.Join(err, p.Free()))
+		p, err = comm.PsendInit(c, []int{6}, 1, peer, 7)
+		require.NoError(t, errors.Join(err, p.Start(), p.Ready(0), p.Wait(), q.Wait()))
+		require.Equal(t, []int{6}, in)
 
 		null, err := comm.PrecvInit(c, make([]int, 2), 2, comm.ProcNull, 0)
 		require.NoError(t, err)

@@ -3,6 +3,7 @@ package mpi
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/weft-hpc/weft/internal/coll"
@@ -43,6 +44,7 @@ type Persistent struct {
 	tests     int                 // number of calls of Test since the collective was published
 	use       *bufcheck.Operation // the checker's record of the active, published collective
 	r         Request             // the active operation, if it is not published
+	lent      bool                // Request has returned r, so the program may wait for r by other calls
 }
 
 // SendInit implements comm.SendInit, which documents the call.
@@ -74,12 +76,11 @@ func (c *Comm) RecvInit(b elem.Buffer, source, tag int) (*Persistent, error) {
 // the arguments and prepares the link of the collective on the communicator that persist passes to
 // prepare.
 func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Persistent, error) {
-	own, err := c.dup(name)
+	s, id, err := c.agreeOnID(name)
 	if err != nil {
 		return nil, err
 	}
-	own.s.of = c.s
-	own.s.attach(c.s)
+	own := &Comm{s: s.newStateFor(id), ctx: c.ctx}
 	l, err := prepare(own)
 	if err != nil {
 		// The other ranks detect the error by the revocation of own: in Init, Start or Wait.
@@ -105,7 +106,7 @@ func (p *Persistent) Start() error {
 	if p.active && !p.collected() {
 		return p.fail(fmt.Errorf("%w: the operation is active: wait for it before it is started again", ErrArg))
 	}
-	p.active = true
+	p.active, p.lent = true, false
 	switch p.call {
 	case opIrecv:
 		p.r = p.c.Irecv(p.buf, p.peer, p.tag)
@@ -121,7 +122,7 @@ func (p *Persistent) Start() error {
 
 // collected reports whether the active operation needs no wait, for example because the program has
 // already got its result through a request that Persistent.Request has returned.
-func (p *Persistent) collected() bool { return !p.published && p.r.collected() }
+func (p *Persistent) collected() bool { return !p.published && p.lent && p.r.collected() }
 
 // collected returns true if the request is zero, if it was complete when its call returned, or if
 // the program has already got its result.
@@ -152,7 +153,11 @@ func (p *Persistent) startCollective() error {
 		return p.fail(err)
 	}
 	l.again()
-	if p.published = l.publish(); p.published {
+	if p.published, err = l.publish(); err != nil {
+		p.active, p.published = false, false
+		return p.fail(use.End(l.end(err)))
+	}
+	if p.published {
 		p.use, p.tests = use, 0
 		return nil
 	}
@@ -180,19 +185,19 @@ func (l *link) again() {
 
 // publish starts a round in shared memory and returns true, if it need not wait for another rank.
 // Otherwise it starts nothing and returns false.
-func (l *link) publish() bool {
+func (l *link) publish() (bool, error) {
 	s := l.s
 	if !l.shared || !l.hasSlot || l.opID == calls.OpOfProgram || s.stateVersion != s.job.eng.StateVersion() {
-		return false
+		return false, nil
 	}
 	a := s.arena.Load()
 	l.arena = a
 	l.acquire()
 	published, err := a.Host.Publish(l, &l.short)
-	if published = published && err == nil; published {
+	if published && err == nil {
 		l.yieldSlot()
 	}
-	return published
+	return published, err
 }
 
 // rewind ends a round of a persistent collective. It keeps the memory that the plan uses.
@@ -203,7 +208,9 @@ func (l *link) rewind() {
 	l.leave()
 	l.used = l.usedByPlan
 	for _, b := range l.large[l.largeByPlan:] {
-		giveLarge(b)
+		if !l.tainted { // otherwise a transfer may still use the memory
+			giveLarge(b)
+		}
 	}
 	clear(l.large[l.largeByPlan:])
 	l.large = l.large[:l.largeByPlan]
@@ -231,18 +238,29 @@ func (l *link) yieldSlot() {
 	}
 }
 
-// regainSlot acquires the slot again. Meanwhile only closeSlot can have acquired it, and then
-// regainSlot fails. regainSlot reports whether l holds the slot.
+// regainSlot acquires the slot again, if l does not hold it, and reports whether l holds it then. No
+// other collective uses the slot. But the stall detector acquires it for a moment, and closeSlot for
+// ever.
 func (l *link) regainSlot() bool {
-	if x := l.s.tryAcquireSlot(); x != nil {
-		if x != l { // dropSlot has stored x with the slot
-			l.s.linkMu.Lock()
-			l.s.links = append(l.s.links, x)
-			l.s.linkMu.Unlock()
+	s := l.s
+	for !l.hasSlot {
+		x := s.tryAcquireSlot()
+		s.linkMu.Lock()
+		closed := s.queue.closed
+		if x != nil && x != l { // dropSlot has stored x with the slot
+			s.links = append(s.links, x)
 		}
-		l.hasSlot = true
+		s.linkMu.Unlock()
+		switch {
+		case x != nil:
+			l.hasSlot = true
+		case closed:
+			return false
+		default:
+			runtime.Gosched()
+		}
 	}
-	return l.hasSlot
+	return true
 }
 
 // finishPublished completes a round that publish has started.
@@ -268,7 +286,7 @@ func (p *Persistent) Wait() (Status, error) {
 		return Status{}, use.End(p.l.finishPublished())
 	}
 	st, err := p.r.Wait()
-	p.active = !p.collected() // if the context has ended first, the operation stays active
+	p.active = !p.r.collected() // if the context has ended first, the operation stays active
 	return st, err
 }
 
@@ -278,10 +296,12 @@ func (p *Persistent) Test() (Status, bool, error) {
 	case p == nil || !p.active:
 		return Status{}, true, nil
 	case p.published:
-		if p.l.arena.Host.Ready(&p.l.short) {
+		// With the slot, because after closeSlot the memory of the arena is freed.
+		if !p.l.regainSlot() || p.l.arena.Host.Ready(&p.l.short) {
 			st, err := p.Wait()
 			return st, true, err
 		}
+		p.l.yieldSlot()
 		// Ready does not detect the failure of a rank. A task does.
 		if p.tests++; p.tests == publishedTests {
 			p.Request()
@@ -307,6 +327,7 @@ func (p *Persistent) Request() Request {
 		p.r = p.c.withPending(p.use, r).startedRequest(r, opCollective, noRank, noRank, 0)
 		p.published, p.use = false, nil
 	}
+	p.lent = true
 	return p.r
 }
 
@@ -332,6 +353,7 @@ func (p *Persistent) Free() error {
 		return nil
 	}
 	l.persistent = false
+	l.regainSlot() // so that release stores the link once
 	l.release()
 	c.s.detach()
 	err := c.Free()

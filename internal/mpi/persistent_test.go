@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
 // end waits for the end of an operation. There are four ways to wait, and i selects one of them.
@@ -379,7 +381,13 @@ func TestPersistentErrors(t *testing.T) {
 		require.NoError(t, p.Start())
 		require.ErrorIs(t, p.Start(), comm.ErrArg)
 		require.ErrorIs(t, p.Free(), comm.ErrArg)
-		require.NoError(t, comm.Send(c, []int{1}, 1-c.Rank(), 0))
+		// A send that is complete at once is active, too.
+		early, err := comm.SendInit(c, []int{1}, 1-c.Rank(), 0)
+		require.NoError(t, err)
+		require.NoError(t, early.Start())
+		require.ErrorIs(t, early.Start(), comm.ErrArg)
+		_, err = early.Wait()
+		require.NoError(t, err)
 		_, err = p.Wait()
 		require.NoError(t, err)
 		require.NoError(t, p.Start())
@@ -472,4 +480,75 @@ func TestPersistentFailure(t *testing.T) {
 			}, commtest.WithNotify())
 		})
 	}
+}
+
+// TestPersistentAfterFinalize: the calls for an operation that was started before the end of the job
+// return ErrClosed.
+func TestPersistentAfterFinalize(t *testing.T) {
+	for i := range 3 {
+		var ps [2]*comm.Persistent
+		ranks(t, 2, func(c *comm.Comm) error {
+			p, err := comm.AllreduceInit(c, []int64{1}, make([]int64, 1), comm.Sum[int64])
+			if err != nil {
+				return err
+			}
+			for range 3 {
+				if err := p.Start(); err != nil {
+					return err
+				}
+				if _, err := p.Wait(); err != nil {
+					return err
+				}
+			}
+			ps[c.Rank()] = p
+			if i == 2 {
+				return nil
+			}
+			return p.Start()
+		})
+		for _, p := range ps {
+			var err error
+			switch i {
+			case 0:
+				for ok := false; !ok && err == nil; {
+					_, ok, err = p.Test()
+				}
+			case 1:
+				_, err = p.Wait()
+			default:
+				err = p.Start()
+			}
+			require.ErrorIs(t, err, comm.ErrClosed)
+		}
+	}
+}
+
+// TestPersistentBesideStallDetector: the stall detector looks at the links of all communicators, and
+// acquires their slots for that. A persistent collective is not disturbed.
+func TestPersistentBesideStallDetector(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		stop := make(chan struct{})
+		var looking sync.WaitGroup
+		looking.Go(func() { mpi.LookForStalls((*mpi.Comm)(c), stop) }) // ends when stop is closed
+		defer looking.Wait()
+		defer close(stop)
+		in, out := []int64{1}, []int64{0}
+		p, err := comm.AllreduceInit(c, in, out, comm.Sum[int64])
+		if err != nil {
+			return err
+		}
+		for i := range 5000 {
+			if err := p.Start(); err != nil {
+				return err
+			}
+			if _, err := end(p, i); err != nil {
+				return fmt.Errorf("round %d: %w", i, err)
+			}
+			if out[0] != 2 {
+				return fmt.Errorf("round %d: %d", i, out[0])
+			}
+			out[0] = 0
+		}
+		return p.Free()
+	})
 }

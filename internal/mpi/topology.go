@@ -210,19 +210,25 @@ func (t *Cart) Sub(keep []bool) (*Cart, error) {
 		}
 		return nil, err
 	}
-	color, key := 0, 0
-	var dims []int
+	key, n := 0, 1
+	var dims, fixed []int // fixed: the coordinates in the dimensions that are not kept
 	var periodic []bool
 	for d, x := range t.Coords(t.c.Rank()) {
 		if keep[d] {
 			dims, periodic = append(dims, t.dims[d]), append(periodic, t.periodic[d])
-			key = key*t.dims[d] + x
+			key, n = key*t.dims[d]+x, n*t.dims[d]
 		} else {
-			color = color*t.dims[d] + x
+			fixed = append(fixed, x)
 		}
 	}
-	own, err := t.c.split("Sub", color, key)
+	// Ranks that pass another keep have another colour, with high probability.
+	own, err := t.c.split("Sub", hashOfGrid(fixed, keep), key)
 	if err != nil {
+		return nil, err
+	}
+	if own.Size() != n {
+		err := own.revoked("Sub", fmt.Errorf("%w: %d of %d ranks pass the same dimensions to keep", ErrMismatch, own.Size(), n))
+		t.c.s.revoke(err)
 		return nil, err
 	}
 	return newCart(own, dims, periodic), nil
@@ -268,10 +274,11 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		}
 	}
 	if !reorder {
-		own, err := c.dup(name)
+		s, id, err := c.agreeOnID(name)
 		if err != nil {
 			return nil, err
 		}
+		own := &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}
 		return newGraph(own, slices.Clone(sources), slices.Clone(dests)), nil
 	}
 	// The process that gets rank i of the new communicator needs the neighbours that rank i of c

@@ -54,7 +54,7 @@ func TestCart(t *testing.T) {
 				require.Equal(t, comm.ProcNull, g.RankAt(append(g.Coords(0), 0)...))
 				var want []int
 				for d := range x.dims {
-					for _, by := range []int{0, 1, 2, 5, -1, -7} {
+					for _, by := range []int{0, 1, 2, 5, -1, -7, 1 << 40, -1 << 40} {
 						shifted := func(by int) int {
 							at := g.Coords(g.Rank())
 							at[d] += by

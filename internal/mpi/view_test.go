@@ -357,6 +357,14 @@ func TestWrongViews(t *testing.T) {
 			})
 		})
 	}
+	t.Run("elements of size 0", func(t *testing.T) {
+		ranks(t, 1, func(c *comm.Comm) error {
+			v := comm.Of(make([]struct{}, 10), comm.Vector(2, 1, 3))
+			require.NoError(t, v.Bsend(c, 0, 1))
+			_, err := v.Recv(c, 0, 1)
+			return err
+		})
+	})
 	t.Run("other counts", func(t *testing.T) {
 		ranks(t, 2, func(c *comm.Comm) error {
 			d, err := c.Dup()
