@@ -181,8 +181,8 @@ func exchangeAll(n comm.Neighborhood, c *comm.Comm, slotOf func(rank, i int) int
 	sources, dests := n.Neighbors()
 	const k = 3
 	// data is what a rank sends to a peer, to slot j of the peer's sources.
-	data := func(from, slot, length int) []int64 {
-		s := make([]int64, length)
+	data := func(from, slot int) []int64 {
+		s := make([]int64, k)
 		for i := range s {
 			s[i] = int64(from)<<40 | int64(slot)<<20 | int64(i)
 		}
@@ -192,7 +192,7 @@ func exchangeAll(n comm.Neighborhood, c *comm.Comm, slotOf func(rank, i int) int
 	var out, in []comm.View[int64]
 	mem := make([]int64, 4*k*(len(sources)+len(dests)+1))
 	for i := range dests {
-		block := data(c.Rank(), slotOf(c.Rank(), i), k)
+		block := data(c.Rank(), slotOf(c.Rank(), i))
 		send = append(send, block...)
 		v := comm.Of(mem, comm.Vector(k, 1, 2).Shift(2*k*i))
 		if _, err := comm.Unpack(v, block); err != nil {
@@ -205,13 +205,13 @@ func exchangeAll(n comm.Neighborhood, c *comm.Comm, slotOf func(rank, i int) int
 			want = append(want, make([]int64, k)...)
 			gathered = append(gathered, make([]int64, k)...)
 		} else {
-			want = append(want, data(source, j, k)...)
-			gathered = append(gathered, data(source, -1, k)...)
+			want = append(want, data(source, j)...)
+			gathered = append(gathered, data(source, -1)...)
 		}
 		in = append(in, comm.Of(mem, comm.Vector(k, 1, 2).Shift(2*k*(len(dests)+j))))
 	}
 	counts, sendcounts := slices.Repeat([]int{k}, len(sources)), slices.Repeat([]int{k}, len(dests))
-	own := data(c.Rank(), -1, k)
+	own := data(c.Rank(), -1)
 	recv := make([]int64, k*len(sources))
 	wait := func(r comm.Request) error { _, err := r.Wait(); return err }
 	again := func(p *comm.Persistent, err error) error {
