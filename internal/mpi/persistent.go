@@ -245,9 +245,13 @@ func (l *link) regainSlot() bool {
 	s := l.s
 	for !l.hasSlot {
 		x := s.tryAcquireSlot()
+		if x == l {
+			l.hasSlot = true
+			return true
+		}
 		s.linkMu.Lock()
 		closed := s.queue.closed
-		if x != nil && x != l { // dropSlot has stored x with the slot
+		if x != nil { // dropSlot has stored x with the slot
 			s.links = append(s.links, x)
 		}
 		s.linkMu.Unlock()
