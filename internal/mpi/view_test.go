@@ -370,7 +370,7 @@ func TestWrongViews(t *testing.T) {
 			d, err := c.Dup()
 			require.NoError(t, err)
 			l := comm.Vector(2+d.Rank(), 1, 2)
-			require.Error(t, comm.Of(buf, l).Bcast(d, 0))
+			require.Error(t, comm.Of(make([]int64, 10), l).Bcast(d, 0))
 			return nil
 		})
 	})

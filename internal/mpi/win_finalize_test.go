@@ -13,7 +13,8 @@ func TestWindowsBesideFinalize(t *testing.T) {
 	type win = *comm.Win[int]
 	for name, call := range map[string]func(w win) error{
 		"Put": func(w win) error {
-			return first(w.Lock(2, comm.LockShared), w.Put(make([]int, 5000), 2, 0), w.Unlock(2))
+			// Exclusive, because two ranks put to the same place.
+			return first(w.Lock(2, comm.LockExclusive), w.Put(make([]int, 5000), 2, 0), w.Unlock(2))
 		},
 		"Get": func(w win) error {
 			return first(w.Lock(2, comm.LockShared), w.Get(make([]int, 5000), 2, 0), w.Flush(2), w.Unlock(2))
