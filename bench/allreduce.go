@@ -12,19 +12,31 @@ var allreduce = benchmark{
 	unit:  elementBytes,
 	alone: true,
 	prepare: func(c *comm.Comm, size int) (*part, error) {
-		send, recv := make([]element, size/elementBytes), make([]element, size/elementBytes)
-		fillValues(send, c.Rank())
-		once := func() error { return comm.Allreduce(c, send, recv, comm.Sum) }
-		return &part{
-			mean:   true,
-			bytes:  float64(size),
-			repeat: apart(c, once),
-			verify: func() error {
-				if err := once(); err != nil {
-					return err
-				}
-				return compareSum(recv, c.Size())
-			},
-		}, nil
+		return allreducePart(c, size, func(send, recv []element) (once, end func() error, err error) {
+			return func() error { return comm.Allreduce(c, send, recv, comm.Sum) }, nil, nil
+		})
 	},
+}
+
+// allreducePart returns this rank's part of a benchmark of an allreduce with Sum. prepare returns the
+// operation, and the part's close.
+func allreducePart(c *comm.Comm, size int, prepare func(send, recv []element) (once, end func() error, err error)) (*part, error) {
+	send, recv := make([]element, size/elementBytes), make([]element, size/elementBytes)
+	fillValues(send, c.Rank())
+	once, end, err := prepare(send, recv)
+	if err != nil {
+		return nil, err
+	}
+	return &part{
+		mean:   true,
+		bytes:  float64(size),
+		repeat: apart(c, once),
+		verify: func() error {
+			if err := once(); err != nil {
+				return err
+			}
+			return compareSum(recv, c.Size())
+		},
+		close: end,
+	}, nil
 }

@@ -79,30 +79,18 @@ var allreduceStart = benchmark{
 	unit:  elementBytes,
 	alone: true,
 	prepare: func(c *comm.Comm, size int) (*part, error) {
-		send, recv := make([]element, size/elementBytes), make([]element, size/elementBytes)
-		fillValues(send, c.Rank())
-		p, err := comm.AllreduceInit(c, send, recv, comm.Sum)
-		if err != nil {
-			return nil, err
-		}
-		once := func() error {
-			if err := p.Start(); err != nil {
-				return err
+		return allreducePart(c, size, func(send, recv []element) (once, end func() error, err error) {
+			p, err := comm.AllreduceInit(c, send, recv, comm.Sum)
+			if err != nil {
+				return nil, nil, err
 			}
-			_, err := p.Wait()
-			return err
-		}
-		return &part{
-			mean:   true,
-			bytes:  float64(size),
-			repeat: apart(c, once),
-			verify: func() error {
-				if err := once(); err != nil {
+			return func() error {
+				if err := p.Start(); err != nil {
 					return err
 				}
-				return compareSum(recv, c.Size())
-			},
-			close: p.Free,
-		}, nil
+				_, err := p.Wait()
+				return err
+			}, p.Free, nil
+		})
 	},
 }

@@ -14,8 +14,8 @@ import (
 // comparison with nil when it starts and one when it ends.
 
 // checkCall records a blocking call with the checker, if there is one. The call reads the buffer
-// read and writes the buffer write; a zero Buffer stands for none. The result is that of bufcheck.Checker.Call, or nil without a
-// checker.
+// read and writes the buffer write; a zero Buffer stands for none. The result is that of
+// bufcheck.Checker.Call, or nil without a checker.
 //
 // Hot path: no allocation without check and -race.
 func (s *state) checkCall(name callName, read, write elem.Buffer) (*bufcheck.Operation, error) {
@@ -32,8 +32,8 @@ func (s *state) recordBlocking(name callName, read, write elem.Buffer) (*bufchec
 }
 
 // checkStart records a nonblocking operation with the checker, if there is one. The operation reads
-// the buffer read and writes the buffer write; a zero Buffer stands for none. The result is that of bufcheck.Checker.Start, or nil
-// without a checker.
+// the buffer read and writes the buffer write; a zero Buffer stands for none. The result is that of
+// bufcheck.Checker.Start, or nil without a checker.
 //
 // Hot path: no allocation without check and -race.
 func (s *state) checkStart(name callName, read, write elem.Buffer) (*bufcheck.Operation, error) {

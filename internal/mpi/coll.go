@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
-	"strings"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
@@ -323,22 +322,22 @@ func (l *link) ownPart(name string, part, all []byte, at, n int) ([]byte, error)
 	return part, nil
 }
 
-// layout checks the counts and displacements of the n parts of buf, one for each of peers ("ranks" or
-// "neighbours"). They are
+// layout checks the counts and displacements of the n parts of buf, one for each rank or neighbour; peer
+// says which of the two. They are
 // in elements; layout returns them in bytes, in scratch memory. If displs is nil, the parts follow
 // each other and must fill buf. layout does not check whether parts overlap. name is the name of
 // buf in errors.
-func (l *link) layout(name string, buf []byte, counts, displs []int, n int, peers string) (cb, db []int, err error) {
+func (l *link) layout(name string, buf []byte, counts, displs []int, n int, peer string) (cb, db []int, err error) {
 	size := l.elem
 	have := math.MaxInt // number of elements of buf; for elements of size 0 any number fits
 	if size > 0 {
 		have = len(buf) / size
 	}
 	if len(counts) != n {
-		return nil, nil, fmt.Errorf("%w: %d counts for %s and %d %s", ErrCount, len(counts), name, n, peers)
+		return nil, nil, fmt.Errorf("%w: %d counts for %s and %d %ss", ErrCount, len(counts), name, n, peer)
 	}
 	if displs != nil && len(displs) != n {
-		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d %s", ErrCount, len(displs), name, n, peers)
+		return nil, nil, fmt.Errorf("%w: %d displacements for %s and %d %ss", ErrCount, len(displs), name, n, peer)
 	}
 	words := elem.Slice[int](l.Scratch(2 * n * elem.SizeOf[int]()))
 	cb, db = words[:n:n], words[n:]
@@ -349,7 +348,7 @@ func (l *link) layout(name string, buf []byte, counts, displs []int, n int, peer
 			at = displs[i]
 		}
 		if c < 0 || at < 0 || c > have || at > have-c {
-			return nil, nil, fmt.Errorf("%w: the part of %s %d, %d elements from %d on, is not within %s of %d", ErrCount, strings.TrimSuffix(peers, "s"), i, c, at, name, have)
+			return nil, nil, fmt.Errorf("%w: the part of %s %d, %d elements from %d on, is not within %s of %d", ErrCount, peer, i, c, at, name, have)
 		}
 		cb[i], db[i] = c*size, at*size
 		next = at + c

@@ -45,7 +45,7 @@ func (c *Comm) alltoallv(name string, send elem.Buffer, sendcounts, senddispls [
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
-	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, recvcounts, recvdispls, l.Size(), "ranks"); err != nil {
+	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, recvcounts, recvdispls, l.Size(), "rank"); err != nil {
 		return l.refuse(err)
 	}
 	switch {
@@ -54,7 +54,7 @@ func (c *Comm) alltoallv(name string, send elem.Buffer, sendcounts, senddispls [
 	case elem.Overlap(sb, rb):
 		return l.refuse(ErrBuffer)
 	default:
-		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, sendcounts, senddispls, l.Size(), "ranks"); err != nil {
+		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, sendcounts, senddispls, l.Size(), "rank"); err != nil {
 			return l.refuse(err)
 		}
 	}

@@ -50,7 +50,7 @@ func (c *Comm) gatherv(name string, send, recv elem.Buffer, counts, displs []int
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
-		if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs, l.Size(), "ranks"); err == nil {
+		if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs, l.Size(), "rank"); err == nil {
 			sb, err = l.ownPart("send", sb, rb, l.recvDispls[root], l.recvCounts[root])
 		}
 	} else {
@@ -108,7 +108,7 @@ func (c *Comm) scatterv(name string, send elem.Buffer, counts, displs []int, rec
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
-		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, counts, displs, l.Size(), "ranks"); err == nil {
+		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, counts, displs, l.Size(), "rank"); err == nil {
 			rb, err = l.ownPart("recv", rb, sb, l.sendDispls[root], l.sendCounts[root])
 		}
 	} else {
@@ -161,7 +161,7 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
-	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs, l.Size(), "ranks"); err == nil {
+	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs, l.Size(), "rank"); err == nil {
 		sb, err = l.ownPart("send", sb, rb, l.recvDispls[l.Rank()], l.recvCounts[l.Rank()])
 	}
 	if err != nil {

@@ -147,7 +147,7 @@ func (x *Neighborhood) allgatherv(c *Comm, name string, send, recv elem.Buffer, 
 		return nil, err
 	}
 	l.send, l.recv, l.same = send.Bytes(), recv.Bytes(), true
-	if l.recvCounts, l.recvDispls, err = l.layout("recv", l.recv, counts, displs, len(x.sources), "neighbours"); err != nil {
+	if l.recvCounts, l.recvDispls, err = l.layout("recv", l.recv, counts, displs, len(x.sources), "neighbour"); err != nil {
 		return l.refuse(err)
 	}
 	if elem.Overlap(l.send, l.recv) {
@@ -216,9 +216,9 @@ func (x *Neighborhood) alltoallv(c *Comm, name string, send elem.Buffer, sendcou
 		return nil, err
 	}
 	l.send, l.recv = send.Bytes(), recv.Bytes()
-	l.sendCounts, l.sendDispls, err = l.layout("send", l.send, sendcounts, senddispls, len(x.dests), "neighbours")
+	l.sendCounts, l.sendDispls, err = l.layout("send", l.send, sendcounts, senddispls, len(x.dests), "neighbour")
 	if err == nil {
-		l.recvCounts, l.recvDispls, err = l.layout("recv", l.recv, recvcounts, recvdispls, len(x.sources), "neighbours")
+		l.recvCounts, l.recvDispls, err = l.layout("recv", l.recv, recvcounts, recvdispls, len(x.sources), "neighbour")
 	}
 	if err == nil && elem.Overlap(l.send, l.recv) {
 		err = ErrBuffer

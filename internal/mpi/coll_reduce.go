@@ -133,7 +133,7 @@ func (c *Comm) reduceScatter(name string, send, recv elem.Buffer, counts []int, 
 	if l.op, l.opID, err = op.on(send.Type); err != nil {
 		return l.refuse(err)
 	}
-	if l.recvCounts, _, err = l.layout("send", sb, counts, nil, l.Size(), "ranks"); err != nil {
+	if l.recvCounts, _, err = l.layout("send", sb, counts, nil, l.Size(), "rank"); err != nil {
 		return l.refuse(err)
 	}
 	return l.reduceScatter(coll.KindReduceScatter, sb, rb, l.recvCounts[l.Rank()])

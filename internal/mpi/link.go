@@ -68,6 +68,7 @@ type link struct {
 	rounds                  int            // number of starts
 	usedByPlan, largeByPlan int            // elements of scratch and large that the plan uses
 	short                   coll.ShortCall // the call, for the functions of coll.Host that take it
+	spare                   *link          // the link that was stored with the slot, for dropSlot; nil: there is none
 	finishTask              func() error   // finishPublished
 	large                   []*[]byte      // buffers longer than scratchKept that this call uses; release calls giveLarge for them
 	tainted                 bool           // a transfer may still use the buffers, so the link is not used again

@@ -3,7 +3,6 @@ package mpi
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/weft-hpc/weft/internal/coll"
@@ -152,8 +151,10 @@ func (p *Persistent) startCollective() error {
 		p.active = false
 		return p.fail(err)
 	}
-	l.again()
-	if p.published, err = l.publish(); err != nil {
+	if err = l.again(); err == nil {
+		p.published, err = l.publish()
+	}
+	if err != nil {
 		p.active, p.published = false, false
 		return p.fail(use.End(l.end(err)))
 	}
@@ -171,16 +172,20 @@ func (p *Persistent) startCollective() error {
 const publishedTests = 100
 
 // again prepares the link of a persistent collective for its next round.
-func (l *link) again() {
+func (l *link) again() error {
 	if l.rounds++; l.rounds > 1 { // begin has numbered the first round
 		l.env.Tag = int(l.s.seq.Add(1) & seqMask)
 		l.unrecorded = true
 	}
-	if l.hood == nil {
-		l.regainSlot()
-		l.requestArena(l.count)
-		l.pack()
+	if l.hood != nil {
+		return nil
 	}
+	if err := l.regainSlot(); err != nil {
+		return err
+	}
+	l.requestArena(l.count)
+	l.pack()
+	return nil
 }
 
 // publish starts a round in shared memory and returns true, if it need not wait for another rank.
@@ -229,49 +234,39 @@ func (l *link) yieldSlot() {
 	if !l.hasSlot {
 		return
 	}
-	l.hasSlot = false
 	a := l.arena
 	wake := a != nil && a.Host.TakePendingWake()
-	l.s.releaseSlot(l) // the store in releaseSlot is the full barrier before the wake
+	l.dropSlot() // its store is the full barrier before the wake
 	if wake {
 		l.s.wake(a)
 	}
 }
 
-// regainSlot acquires the slot again, if l does not hold it, and reports whether l holds it then. No
-// other collective uses the slot. But the stall detector acquires it for a moment, and closeSlot for
-// ever.
-func (l *link) regainSlot() bool {
+// regainSlot acquires the slot again, if l does not hold it. No other collective uses the slot, but the
+// stall detector acquires it for a moment, and closeSlot for ever. After closeSlot, regainSlot returns
+// ErrClosed.
+//
+// Hot path: no allocation, and no lock if the slot is free.
+func (l *link) regainSlot() error {
 	s := l.s
-	for !l.hasSlot {
-		x := s.tryAcquireSlot()
-		if x == l {
-			l.hasSlot = true
-			return true
-		}
-		s.linkMu.Lock()
-		closed := s.queue.closed
-		if x != nil { // dropSlot has stored x with the slot
-			s.links = append(s.links, x)
-		}
-		s.linkMu.Unlock()
-		switch {
-		case x != nil:
-			l.hasSlot = true
-		case closed:
-			return false
-		default:
-			runtime.Gosched()
-		}
+	if l.hasSlot {
+		return nil
 	}
-	return true
+	if l.spare = s.tryAcquireSlot(); l.spare != nil {
+		l.hasSlot = true
+		return nil
+	}
+	if s.enqueue(l); !l.queued {
+		return ErrClosed
+	}
+	return s.awaitSlot(l)
 }
 
 // finishPublished completes a round that publish has started.
 func (l *link) finishPublished() error {
 	l.acquire()
-	if !l.regainSlot() {
-		return l.end(ErrClosed)
+	if err := l.regainSlot(); err != nil {
+		return l.end(err)
 	}
 	return l.end(l.arena.Host.Finish(&l.short))
 }
@@ -301,7 +296,7 @@ func (p *Persistent) Test() (Status, bool, error) {
 		return Status{}, true, nil
 	case p.published:
 		// With the slot, because after closeSlot the memory of the arena is freed.
-		if !p.l.regainSlot() || p.l.arena.Host.Ready(&p.l.short) {
+		if p.l.regainSlot() != nil || p.l.arena.Host.Ready(&p.l.short) {
 			st, err := p.Wait()
 			return st, true, err
 		}
@@ -357,7 +352,6 @@ func (p *Persistent) Free() error {
 		return nil
 	}
 	l.persistent = false
-	l.regainSlot() // so that release stores the link once
 	l.release()
 	c.s.detach()
 	err := c.Free()

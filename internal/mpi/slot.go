@@ -141,11 +141,13 @@ func (s *state) dequeue(l *link) {
 // dropSlot gives up the slot that l holds. The call of l continues without the slot, so dropSlot
 // stores another link with the slot.
 func (l *link) dropSlot() {
-	l.hasSlot = false
-	s := l.s
-	s.linkMu.Lock()
-	free := s.freeLinkLocked()
-	s.linkMu.Unlock()
+	s, free := l.s, l.spare
+	l.hasSlot, l.spare = false, nil
+	if free == nil {
+		s.linkMu.Lock()
+		free = s.freeLinkLocked()
+		s.linkMu.Unlock()
+	}
 	s.releaseSlot(free)
 }
 
