@@ -17,7 +17,7 @@ tags = $(shell pkg-config --exists libfabric 2>/dev/null && echo -tags=libfabric
 # them without it.
 UNTAGGED ?= ./launcher/... ./cmd/...
 
-.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps race fuzz bench bench-peers stress cover vuln nocgo cross portable arm64 fi-2x clean
+.PHONY: all build check fmt fmt-check generate generate-check vet lint test test-deps testprov race fuzz bench bench-peers stress cover vuln nocgo cross portable arm64 fi-2x dist dist-check clean
 
 all: build
 
@@ -46,6 +46,7 @@ vet:
 	$(if $(tags),$(GO) vet $(tags) $(PKGS))
 	$(GO) -C bench/peers/plot vet ./...
 	$(GO) -C deploy/kubernetes/validate vet ./...
+	$(GO) -C examples/parquet vet ./...
 
 lint: bin/golangci-lint generate-check
 	tools/words.sh
@@ -53,6 +54,7 @@ lint: bin/golangci-lint generate-check
 	bin/golangci-lint run $(PKGS)
 	cd internal/kernel/gen && ../../../bin/golangci-lint run
 	cd deploy/kubernetes/validate && ../../../bin/golangci-lint run
+	cd examples/parquet && ../../bin/golangci-lint run
 	$(if $(tags),bin/golangci-lint run --build-tags libfabric $(PKGS))
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
@@ -65,17 +67,23 @@ test-deps:
 		echo "pkg-config does not find libfabric (Debian, Ubuntu: libfabric-dev): the tests of the libfabric transport DO NOT RUN" >&2; \
 		[ "$(LIBFABRIC)" != yes ]; }
 
+# Builds testprov, a provider of libfabric for tests (ADR 31), if libfabric is there. Tests that use
+# testprov build it, too, and set FI_PROVIDER_PATH to its folder.
+testprov: test-deps
+	$(if $(tags),$(MAKE) -s -C transport/libfabric/testprov OUT=$(CURDIR)/bin/testprov/libtestprov-fi.so)
+
 # If root runs it, it also runs the tests on several hosts, which are made of Linux namespaces
 # (internal/testbed).
-test: test-deps vet
+test: test-deps vet testprov
 	$(GO) test $(tags) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
 	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests
+	$(GO) -C examples/parquet test -count=1 -timeout 4m ./... # -count=1: the tests run gorun, which go's test cache does not notice
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps
-	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 20m $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 30m $(PKGS)
 
 # Runs every fuzz target for the time FUZZTIME. As many targets run at the same time as there are
 # cores.
@@ -96,6 +104,14 @@ bench-peers: test-deps
 # Runs random jobs, and jobs in which a rank is killed: make stress STRESS='-jobs 10000 -kills 300'
 stress:
 	$(GO) run ./bench/stress $(STRESS)
+
+# Writes the files of a release to the directory dist, and checks them.
+dist:
+	GO="$(GO)" tools/dist/dist.sh
+
+dist-check: dist
+	INSTALL=$(INSTALL) tools/install.sh rpm=rpm man=man-db readelf=binutils
+	tools/dist/check.sh
 
 cover: test-deps
 	$(GO) test $(tags) -coverprofile=cover.out -coverpkg=./... $(PKGS)

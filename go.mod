@@ -3,6 +3,7 @@ module github.com/weft-hpc/weft
 go 1.26.0
 
 require (
+	github.com/creack/pty v1.1.24
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/stretchr/testify v1.12.1

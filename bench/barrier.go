@@ -15,7 +15,7 @@ var barrier = benchmark{
 	prepare: func(c *comm.Comm, _ int) (*part, error) {
 		return &part{
 			mean:   true,
-			repeat: timed(func() error { return comm.Barrier(c) }),
+			repeat: timed(func() error { return c.Barrier() }),
 			verify: func() error { return verifyBarrier(c) },
 		}, nil
 	},
@@ -34,7 +34,7 @@ func verifyBarrier(c *comm.Comm) error {
 			time.Sleep(2 * time.Millisecond)
 		}
 		arrived := []int64{time.Now().UnixNano()}
-		if err := comm.Barrier(node); err != nil {
+		if err := node.Barrier(); err != nil {
 			return err
 		}
 		left := time.Now().UnixNano()

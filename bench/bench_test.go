@@ -112,7 +112,7 @@ func TestJSON(t *testing.T) {
 			require.GreaterOrEqual(t, r.Median, r.Min)
 			require.GreaterOrEqual(t, r.P99, r.Median)
 			require.GreaterOrEqual(t, r.Mean, r.Min)
-			require.Equal(t, b.sizes != "" && b.counts == "" && b != &idle || b == &waiters || b == &vector || b == &face, r.Bandwidth > 0)
+			require.Equal(t, b.sizes != "" && b.counts == "" && b != &idle || b == &waiters || b == &vector || b == &face || b == &fileWrite || b == &fileRead || b == &filePlain, r.Bandwidth > 0)
 			require.Equal(t, b == &mr || b == &threads, r.Rate > 0)
 			require.Equal(t, b == &overlap, r.Overlap != nil)
 			require.Equal(t, b == &initialize, r.Finalized > 0)

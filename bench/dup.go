@@ -17,7 +17,7 @@ var (
 		name:    "dup-barrier",
 		help:    "Dup, Barrier on the copy, and Free of it",
 		alone:   true,
-		prepare: func(c *comm.Comm, _ int) (*part, error) { return lives(c, comm.Barrier), nil },
+		prepare: func(c *comm.Comm, _ int) (*part, error) { return lives(c, (*comm.Comm).Barrier), nil },
 	}
 )
 

@@ -135,7 +135,7 @@ func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 	}
 	r := &result{Bench: o.bench.name, Size: size, Ranks: c.Size()}
 	if o.check {
-		return r, comm.Barrier(c)
+		return r, c.Barrier()
 	}
 	if p.repeat == nil {
 		p.repeat = func(int) (time.Duration, error) { return 0, nil }
@@ -169,7 +169,7 @@ func (p *part) measure(c *comm.Comm, o *options, size int) (*result, error) {
 func warmUp(c *comm.Comm, p *part, o *options) (time.Duration, error) {
 	n := []int{1}
 	for {
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return 0, err
 		}
 		start := time.Now()
@@ -216,7 +216,7 @@ func sample(c *comm.Comm, p *part, batches, per int) ([]float64, float64, error)
 	var before, after runtime.MemStats
 	runtime.GC() // now, so that no garbage collection runs during the batches unless the benchmark allocates
 	runtime.ReadMemStats(&before)
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return nil, 0, err
 	}
 	if p.reset != nil {
@@ -292,7 +292,7 @@ func apart(c *comm.Comm, once func() error) func(n int) (time.Duration, error) {
 				return 0, err
 			}
 			sum += time.Since(start)
-			if err := comm.Barrier(c); err != nil {
+			if err := c.Barrier(); err != nil {
 				return 0, err
 			}
 		}

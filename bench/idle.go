@@ -20,7 +20,7 @@ var idle = benchmark{
 // measureIdle does one measurement of idle for a size.
 func measureIdle(c *comm.Comm, o *options, size int) (*result, error) {
 	word, used := make([]byte, max(size, 1)), []float64{0}
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return nil, err
 	}
 	start := time.Now()

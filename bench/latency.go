@@ -50,7 +50,8 @@ var valueLatency = benchmark{
 		return pingPong(c, pair{
 			send: func(to int) error { return comm.SendValue(c, settings{"run", c.Rank(), 0.5}, to, tag) },
 			recv: func(from int) error {
-				_, err := comm.RecvValue(c, &got, from, tag)
+				v, _, err := comm.RecvValue[settings](c, from, tag)
+				got = v
 				return err
 			},
 			verify: func(from int) error {

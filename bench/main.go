@@ -35,12 +35,17 @@ type options struct {
 var benchmarks = []*benchmark{
 	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face, &partitioned,
 	&barrier, &allreduce, &allreduceStart, &bcast, &reduce, &alltoall, &allgather, &neighbor, &haloByHand,
+	&fileWrite, &fileRead, &filePlain,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,
-	&overlap, &initialize, &dup, &dupUsed, &idle,
+	&overlap, &initialize, &dup, &dupUsed, &spawn, &idle,
 	&threads, &waiters, &besideIbarrier, &besideStream, &computeExchange, &jacobi, &cg, &bsends, &testAny, &revoke,
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == spawned {
+		runSpawned()
+		return
+	}
 	o, err := parse(os.Args[1:], os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

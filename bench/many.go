@@ -143,6 +143,6 @@ func once(do func(c *comm.Comm, n int) (time.Duration, error)) func(c *comm.Comm
 			}
 			r.fill([]float64{took.Seconds()}, new(part))
 		}
-		return r, errors.Join(pair.Free(), comm.Barrier(c))
+		return r, errors.Join(pair.Free(), c.Barrier())
 	}
 }

@@ -97,7 +97,7 @@ func oneSided(c *comm.Comm, size, transfers int, get bool) (*part, error) {
 				return err
 			}
 		}
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {
@@ -105,7 +105,7 @@ func oneSided(c *comm.Comm, size, transfers int, get bool) (*part, error) {
 				return err
 			}
 		}
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		switch c.Rank() {

@@ -167,13 +167,13 @@ var besideIbarrier = benchmark{
 				return nil, err
 			}
 			if c.Rank() == i {
-				reqs[i] = comm.Ibarrier(under[i])
+				reqs[i] = under[i].Ibarrier()
 			}
 		}
 		p.close = func() error {
 			for i := range under {
 				if c.Rank() != i {
-					reqs[i] = comm.Ibarrier(under[i])
+					reqs[i] = under[i].Ibarrier()
 				}
 			}
 			if err := comm.WaitAll(reqs[:]); err != nil {

@@ -13,11 +13,11 @@ import (
 // revoked.
 //
 // Barrier does not allocate in steady state.
-func Barrier(c *Comm) error { return c.in().Barrier() }
+func (c *Comm) Barrier() error { return c.in().Barrier() }
 
-// Ibarrier is [Barrier], except that it does not block (MPI_Ibarrier, MPI 4.1 §6.12.1). The request
-// is complete when every rank has called Ibarrier.
-func Ibarrier(c *Comm) Request { return Request(c.in().Ibarrier()) }
+// Ibarrier is [Comm.Barrier], except that it does not block (MPI_Ibarrier, MPI 4.1 §6.12.1). The
+// request is complete when every rank has called Ibarrier.
+func (c *Comm) Ibarrier() Request { return Request(c.in().Ibarrier()) }
 
 // Bcast copies the root's buf to the buf of every other rank (MPI_Bcast, MPI 4.1 §6.4). It is
 // collective. It blocks until buf is filled, or on the root until the program may reuse buf. root
@@ -27,7 +27,7 @@ func Ibarrier(c *Comm) Request { return Request(c.in().Ibarrier()) }
 //	others buf: n elements, received
 //
 // Errors: ErrRank for a wrong root; ErrType; ErrCount or ErrMismatch if the ranks' counts differ;
-// as for all collectives, see [Barrier].
+// as for all collectives, see [Comm.Barrier].
 //
 // Bcast does not allocate in steady state.
 func Bcast[T any](c *Comm, buf []T, root int) error { return c.in().Bcast(elem.View(buf), root) }
@@ -48,7 +48,7 @@ func Ibcast[T any](c *Comm, buf []T, root int) Request {
 // In place on the root: send is the root's own block of recv, or all of recv.
 //
 // Errors: ErrRank for a wrong root; ErrCount; ErrType; ErrBuffer if the slices overlap in another
-// way; as for all collectives, see [Barrier].
+// way; as for all collectives, see [Comm.Barrier].
 func Gather[T any](c *Comm, send, recv []T, root int) error {
 	return c.in().Gather(elem.View(send), elem.View(recv), root)
 }
@@ -126,7 +126,7 @@ func Iscatterv[T any](c *Comm, send []T, counts, displs []int, recv []T, root in
 // In place: send is the rank's own block of recv, or all of recv.
 //
 // Errors: ErrCount; ErrType; ErrBuffer if the slices overlap in another way; as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func Allgather[T any](c *Comm, send, recv []T) error {
 	return c.in().Allgather(elem.View(send), elem.View(recv))
 }
@@ -166,7 +166,7 @@ func Iallgatherv[T any](c *Comm, send, recv []T, counts, displs []int) Request {
 // In place: send and recv are the same slice.
 //
 // Errors: ErrCount; ErrType; ErrBuffer if the slices overlap in another way; as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func Alltoall[T any](c *Comm, send, recv []T) error {
 	return c.in().Alltoall(elem.View(send), elem.View(recv))
 }

@@ -57,11 +57,50 @@ func (c *Comm) WithContext(ctx context.Context) *Comm { return (*Comm)(c.in().Wi
 // Dup makes a communicator with the processes and the context of c, and a message space of its
 // own (MPI_Comm_dup). A library calls Dup on the communicator that a program gives it, so that its
 // messages never match the program's. Dup is collective over c and blocks. Errors: as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func (c *Comm) Dup() (*Comm, error) {
 	n, err := c.in().Dup()
 	return (*Comm)(n), err
 }
+
+// DupWith is [Comm.Dup] with other hints than those of c (MPI_Comm_dup_with_info). All ranks pass
+// the same hints. Errors: ErrArg for a hint that does not exist; as for all collectives, see
+// [Comm.Barrier].
+func (c *Comm) DupWith(hints ...Hint) (*Comm, error) {
+	n, err := c.in().DupWith(cast[mpi.Hint](hints)...)
+	return (*Comm)(n), err
+}
+
+// Idup is [Comm.Dup], except that it does not block (MPI_Comm_idup). The program may use the new
+// communicator after the request is complete without an error; before that, calls on the new
+// communicator return ErrClosed, and no other goroutine may use it. The new communicator gets the
+// attributes that c has when Idup is called.
+func (c *Comm) Idup() (*Comm, Request) {
+	n, r := c.in().Idup()
+	return (*Comm)(n), Request(r)
+}
+
+// Self makes a communicator that has only the calling process, with the context of c
+// (MPI_COMM_SELF). Self is local. Errors: ErrClosed.
+func (c *Comm) Self() (*Comm, error) {
+	n, err := c.in().Self()
+	return (*Comm)(n), err
+}
+
+// Compare compares two communicators (MPI_Comm_compare). The result is Ident if both are the same
+// communicator, even with different values of context.Context; Congruent if both have the same
+// processes in the same order; Similar if the order differs; Unequal otherwise. A freed
+// communicator compares as before. Compare is local.
+func (c *Comm) Compare(d *Comm) Comparison { return Comparison(c.in().Compare(d.in())) }
+
+// SetName gives the communicator a name on this rank. The errors of its calls contain the name
+// (MPI_Comm_set_name). Other ranks do not get the name, and Dup does not copy it. SetName is local.
+func (c *Comm) SetName(name string) { c.in().SetName(name) }
+
+// Name returns the name of the communicator (MPI_Comm_get_name): the name that SetName has set;
+// otherwise "world" for the world, and for another communicator a name that is the same on all its
+// ranks, such as "comm 0.3". For a nil communicator it is empty. Name is local.
+func (c *Comm) Name() string { return c.in().Name() }
 
 // Free frees the communicator (MPI_Comm_free). It is collective over c and blocks until all ranks
 // have called it. No other call on c may be in progress. If the communicator was revoked, or one of
@@ -85,7 +124,7 @@ func (c *Comm) Revoke() error { return c.in().Revoke() }
 // not negative, or it is Undefined: then the rank is in no new communicator, and both results are
 // nil. The new communicator has the context of c. Split is collective over c and blocks.
 //
-// Errors: ErrArg for any other negative colour; as for all collectives, see [Barrier].
+// Errors: ErrArg for any other negative colour; as for all collectives, see [Comm.Barrier].
 func (c *Comm) Split(color, key int) (*Comm, error) {
 	n, err := c.in().Split(color, key)
 	return (*Comm)(n), err
@@ -93,9 +132,38 @@ func (c *Comm) Split(color, key int) (*Comm, error) {
 
 // SplitNode makes a communicator for each host, of the ranks on that host (MPI_Comm_split_type with
 // MPI_COMM_TYPE_SHARED). The order of the ranks is that of [Comm.Split]. SplitNode is collective
-// over c and blocks. Errors: as for all collectives, see [Barrier].
+// over c and blocks. Errors: as for all collectives, see [Comm.Barrier].
 func (c *Comm) SplitNode(key int) (*Comm, error) {
 	n, err := c.in().SplitNode(key)
+	return (*Comm)(n), err
+}
+
+// Hardware is a kind of hardware that ranks share; see [Comm.SplitHardware].
+type Hardware int
+
+// The kinds of hardware, from wide to narrow.
+const (
+	Host    Hardware = iota // the memory of a host
+	Package                 // a socket
+	NUMA                    // a NUMA node
+	L3Cache                 // a cache of level 3
+	Core                    // a physical core
+	// Narrower stands for the widest of these kinds for which the ranks of the communicator run on
+	// several pieces of hardware.
+	Narrower Hardware = -1
+)
+
+// SplitHardware makes a communicator for each piece of hardware of a kind, with the ranks that run
+// on this piece (MPI_Comm_split_type with MPI_COMM_TYPE_HW_GUIDED; Narrower:
+// MPI_COMM_TYPE_HW_UNGUIDED). A rank runs on a piece of hardware if it is bound to hardware threads
+// of this piece only, for example by gorun -bind-to. A rank that may run on several pieces is in no
+// new communicator, and both results are nil. The same holds on systems other than Linux, except
+// for the kind Host. The order of the ranks is that of [Comm.Split]. SplitHardware is collective
+// over c and blocks. All ranks pass the same kind.
+//
+// Errors: ErrArg for a kind that does not exist; as for all collectives, see [Comm.Barrier].
+func (c *Comm) SplitHardware(kind Hardware, key int) (*Comm, error) {
+	n, err := c.in().SplitHardware(mpi.Hardware(kind), key)
 	return (*Comm)(n), err
 }
 
@@ -104,7 +172,7 @@ func (c *Comm) SplitNode(key int) (*Comm, error) {
 // group that does not contain it, for example the zero Group, and gets nil, nil.
 //
 // Errors: ErrGroup if g has a process that c does not have, or if the ranks in g passed different
-// groups; as for all collectives, see [Barrier].
+// groups; as for all collectives, see [Comm.Barrier].
 func (c *Comm) Create(g Group) (*Comm, error) {
 	n, err := c.in().Create(mpi.Group(g))
 	return (*Comm)(n), err
@@ -116,9 +184,9 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 // These tags are independent of the tags of messages.
 //
 // Errors: ErrGroup if the caller is not in g, if g has a process that c does not have, or if the
-// members passed different groups; ErrTag; ErrProcFailed, ErrRevoked, ErrClosed, or the context's
-// error. An error revokes c, except ErrTag and an ErrGroup for a group that does not fit this rank
-// or c.
+// members passed different groups; ErrTag; ErrArg if c is an intercommunicator; ErrProcFailed,
+// ErrRevoked, ErrClosed, or the context's error. An error revokes c, except ErrArg, so the other
+// members of g get an error, too.
 func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	n, err := c.in().CreateGroup(mpi.Group(g), tag)
 	return (*Comm)(n), err

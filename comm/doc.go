@@ -17,47 +17,55 @@
 // # Index by topic
 //
 // Start and end of a program:
-//   - [Main], or [Init] and [Comm.Finalize]; [Comm.Abort]
+//   - [Main], [MainContext], or [Init] and [Comm.Finalize]; [Comm.Abort]
+//   - the launcher, hosts, local rank and so on: [Comm.Job]
 //
 // Point-to-point messages:
 //   - blocking: [Send], [Recv], [Sendrecv], [SendrecvReplace]; other kinds of send: [Ssend],
 //     [Bsend], [Rsend]
 //   - nonblocking: [Isend], [Issend], [Irecv]
 //   - messages of unknown length: [RecvAlloc], [Comm.Probe], [Comm.Iprobe], [CountOf]
-//   - matched probes: [Comm.Mprobe], [Comm.Improbe], [Mrecv], [Imrecv]
+//   - matched probes: [Comm.Mprobe], [Comm.Improbe], [Mrecv], [Imrecv]; a loop over all messages:
+//     [Comm.Messages]
 //   - descriptions and special values: [Status], [AnySource], [AnyTag], [ProcNull]
 //
-// Go values, which may hold pointers; encoding/gob encodes them:
-//   - [SendValue], [RecvValue]
+// Go values, which may hold pointers; a [Codec] such as [Gob] encodes them:
+//   - messages: [SendValue], [IsendValue], [RecvValue], [MrecvValue]
+//   - collectives: [BcastValue], [GatherValue], [AllgatherValue], [ScatterValue], [AlltoallValue],
+//     [ReduceValue], [AllreduceValue]
 //
 // Elements of a slice that do not follow each other:
-//   - layouts: [Contiguous], [Vector], [Indexed], [IndexedBlock], [Subarray], [Darray], [Combine]; from
-//     another [Layout]: [Layout.Repeat], [Layout.Strided], [Layout.Shift], [Layout.Resized]
+//   - layouts: [Contiguous], [Vector], [Indexed], [IndexedBlock], [Subarray], [Darray], [Combine];
+//     from another [Layout]: [Layout.Repeat], [Layout.Strided], [Layout.Shift], [Layout.Resized]
 //   - messages: [Of] and the methods of [View], such as [View.Send]; [SendrecvView]
 //   - collectives: [View.Bcast], [GatherView], [ScatterView], [AllgatherView], [AlltoallView]
 //   - copies: [Pack], [Unpack]
 //
 // Requests:
-//   - one [Request]: [Request.Wait], [Request.WaitContext], [Request.Test], [Request.Cancel]
-//   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]; in the order of
-//     their ends: [Completed]
+//   - one [Request]: [Request.Wait], [Request.WaitContext], [Request.Test], [Request.Peek],
+//     [Request.Cancel]
+//   - several: [WaitAll], [WaitAny], [WaitSome], [TestAll], [TestAny], [TestSome]; with the result
+//     of each: [WaitEach], [TestEach]; in the order of their ends: [Completed]
+//   - for an operation of the program: [Comm.NewRequest]
 //
 // Operations with fixed arguments, which the program starts many times:
 //   - [Persistent]: [Persistent.Start], [Persistent.Wait], [Persistent.Test]; [StartAll]
 //   - messages: [SendInit], [SsendInit], [RecvInit]
-//   - collectives: [BarrierInit], [BcastInit], [AllreduceInit], and a function of this kind for each
-//     other collective
+//   - collectives: [Comm.BarrierInit], [BcastInit], [AllreduceInit], and a function of this kind
+//     for each other collective
 //   - messages whose parts several goroutines fill: [PsendInit], [PartSend.Ready]; [PrecvInit],
 //     [PartRecv.Arrived]
 //
 // Collectives. The name of each nonblocking form begins with I and a lower-case letter, as in
 // [Ibcast]:
-//   - [Barrier]
+//   - [Comm.Barrier]
 //   - from one rank to all: [Bcast], [Scatter], [Scatterv]
 //   - from all ranks to one: [Gather], [Gatherv]
 //   - from all ranks to all: [Allgather], [Allgatherv], [Alltoall], [Alltoallv]
 //   - parts of lengths that only their senders know: [GathervAlloc], [AllgathervAlloc],
 //     [ScattervAlloc], [AlltoallvAlloc]
+//   - from each rank to a few, which do not know the senders: [SparseAlltoall],
+//     [SparseAlltoallFunc]
 //
 // Collectives between neighbours in a grid or graph, which also have persistent forms:
 //   - [NeighborAllgather], [NeighborAllgatherv], [NeighborAlltoall], [NeighborAlltoallv],
@@ -81,8 +89,15 @@
 //
 // Communicators and groups:
 //   - [Comm.Rank], [Comm.Size], [Comm.Transport]
-//   - new communicators: [Comm.Dup], [Comm.Split], [Comm.SplitNode], [Comm.Create],
-//     [Comm.CreateGroup]; [Comm.Free]
+//   - new communicators: [Comm.Dup], [Comm.DupWith], [Comm.Idup], [Comm.Split], [Comm.SplitNode],
+//     [Comm.SplitHardware], [Comm.Create], [Comm.CreateGroup], [Comm.Self]; [Comm.Free]
+//   - two groups: [Comm.Intercomm], [Comm.Remote], [Comm.Merge], [Root]
+//   - libraries that do not depend on Init: [Open], [Session.Group], [Session.Comm]
+//   - processes: [Comm.Spawn], [Comm.Parent]; jobs that connect: [Comm.Listen], [Port.Accept],
+//     [Port.Publish], [Comm.Lookup], [Comm.Dial]
+//   - values that a library stores: [NewKey], [Key.Set], [Key.Get]
+//   - names, hints and comparison: [Comm.SetName], [Comm.Name], [Hint], [Comm.Hints],
+//     [Comm.Compare]
 //   - grids and graphs of ranks: [Comm.Cart], [Dims], [Cart.Shift], [Cart.Sub]; [Comm.Graph],
 //     [Comm.GraphOf]; [Reorder]
 //   - limits of time: [Comm.WithContext], [Unfinished]
@@ -90,11 +105,16 @@
 //     methods of [Group]
 //
 // Failures of processes:
-//   - [Comm.Revoke], [Comm.Shrink], [Comm.Agree], [Comm.FailedRanks], [Comm.AckFailed],
-//     [Comm.Epoch]
+//   - [Comm.Revoke], [Comm.IsRevoked], [Comm.Shrink], [Comm.Ishrink], [Comm.Agree], [Comm.Iagree],
+//     [Comm.FailedRanks], [Comm.AckFailed], [Comm.Epoch]
+//   - of windows: [Win.Revoke], [Win.IsRevoked], [Win.FailedRanks]
+//   - errors: [ProcFailedError], [RevokedError], [ErrProcFailedPending]
 //
 // Memory:
 //   - [Alloc]
+//
+// Package comm/pio has files that all ranks read and write, package comm/psync has counters, locks
+// and sequential sections, and package comm/commtest runs ranks in tests.
 //
 // # Errors
 //

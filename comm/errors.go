@@ -14,6 +14,11 @@ var (
 	ErrTruncate = mpi.ErrTruncate
 	// ErrProcFailed: a process that the call needs has failed.
 	ErrProcFailed = mpi.ErrProcFailed
+	// ErrProcFailedPending: a process has failed, and a nonblocking receive from AnySource, which
+	// may have waited for that process, continues: its request is not complete. After
+	// [Comm.AckFailed] the program may wait for it again (ULFM, MPIX_ERR_PROC_FAILED_PENDING). It
+	// wraps ErrProcFailed.
+	ErrProcFailedPending = mpi.ErrProcFailedPending
 	// ErrFinalized: a rank that the call needs has called Finalize, or its function in Main has
 	// returned. See [Comm.Finalize].
 	ErrFinalized = mpi.ErrFinalized
@@ -39,8 +44,8 @@ var (
 	// ErrType: the element type holds pointers or does not suit the call, or a value cannot be
 	// encoded or decoded.
 	ErrType = mpi.ErrType
-	// ErrLayout: a layout does not exist: a count is negative, an int cannot count its elements, or the
-	// arguments of its constructor contradict each other.
+	// ErrLayout: a layout does not exist: a count is negative, an int cannot count its elements, or
+	// the arguments of its constructor contradict each other.
 	ErrLayout = layout.ErrLayout
 	// ErrOp: the operation is nil or zero, does not exist for the element type or the call, or has
 	// panicked or called runtime.Goexit.
@@ -59,6 +64,14 @@ var (
 	// ErrInit: Init was called before, and may not be called again.
 	ErrInit = mpi.ErrInit
 
+	// ErrPort: the text is not the address of a port, no process listens there, or the secret in
+	// the address is wrong; ranks have not connected in time; no port has the published name, or
+	// another one has it already; or the system refuses to open or publish a port.
+	ErrPort = mpi.ErrPort
+	// ErrSpawn: the launcher has not started the processes, or cannot start further processes at
+	// all.
+	ErrSpawn = mpi.ErrSpawn
+
 	// ErrConcurrent says that another goroutine is in a collective of the same communicator. Use a
 	// lock, or a communicator for each goroutine (Dup).
 	ErrConcurrent = mpi.ErrConcurrent
@@ -70,6 +83,10 @@ var (
 	ErrRMASync = mpi.ErrRMASync
 	// ErrRMARange: the elements are not within the target's part of the window.
 	ErrRMARange = mpi.ErrRMARange
+	// ErrRMAAttach: memory cannot be attached to a window or detached from it.
+	ErrRMAAttach = mpi.ErrRMAAttach
+	// ErrRMAShared: not all ranks of the window share memory.
+	ErrRMAShared = mpi.ErrRMAShared
 	// ErrDisp: the displacement is negative.
 	ErrDisp = mpi.ErrDisp
 	// ErrLockType: the kind of lock is neither LockShared nor LockExclusive.
@@ -80,11 +97,28 @@ var (
 // return several, joined by errors.Join. The fields are:
 //
 //	Op   string // the call, such as "Send"
-//	Comm string // the communicator or window, such as "world", "comm 0.3" or "win 0.4"; may be empty
-//	Peer int    // the rank of the other side, or a wrong rank; may be AnySource; Undefined: none
+//	Comm string // the communicator or window, such as "world" or "win 0.4"; may be empty
+//	Peer int    // the rank of the other side, or a wrong rank, or a rank that the call waited
+//	            // for when its context ended; may be AnySource; Undefined: none
 //	Tag  int    // the tag; may be AnyTag; Undefined: none
 //	Err  error  // the reason, which errors.Is and errors.As find
 type Error = mpi.Error
+
+// ProcFailedError is part of the error of a call that needs a failed process; errors.As finds it.
+// It wraps ErrProcFailed. The field is:
+//
+//	Ranks []int // the failed ranks of the call's communicator or window that the call needs, in
+//	            // ascending order; empty if only another rank knows them
+//
+// More ranks may have failed; see [Comm.FailedRanks].
+type ProcFailedError = mpi.ProcFailedError
+
+// RevokedError is part of the error of a call on a communicator or window that was revoked;
+// errors.As finds it. It wraps ErrRevoked. The fields are:
+//
+//	By    int    // world rank of the process that has revoked it, or forwarded the revocation
+//	Cause string // the error that was the reason on that rank, for example that of a failed collective
+type RevokedError = mpi.RevokedError
 
 // Unfinished stands for the transfers that continue although their call has returned an error, as a
 // rule because its context has ended. The call was Send, Recv, Sendrecv or one of their variants,

@@ -2,6 +2,7 @@ package comm_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -199,10 +200,47 @@ func ExampleSendValue() {
 	defer c.Finalize()
 	done := make(chan error)
 	go func() { done <- comm.SendValue(c, map[string]int{"steps": 100}, 0, 0) }()
-	var settings map[string]int
-	_, err := comm.RecvValue(c, &settings, 0, 0)
+	settings, _, err := comm.RecvValue[map[string]int](c, 0, 0)
 	fmt.Println(settings["steps"], err, <-done)
 	// Output: 100 <nil> <nil>
+}
+
+func ExampleAllreduceValue() {
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		words := map[string]int{"all": 1, fmt.Sprint("rank ", c.Rank()): 1}
+		sum, err := comm.AllreduceValue(c, words, func(a, b map[string]int) map[string]int {
+			for word, n := range b {
+				a[word] += n
+			}
+			return a
+		})
+		if c.Rank() == 0 {
+			fmt.Println(sum)
+		}
+		return err
+	})
+	// Output: map[all:3 rank 0:1 rank 1:1 rank 2:1]
+}
+
+// moments describes numbers by their count, their mean, and the sum of the squares of their distances
+// from the mean.
+type moments struct{ N, Mean, Squares float64 }
+
+// Each rank has some numbers. All ranks get the variance of all numbers, by a reduction of structs.
+func ExampleOpOf() {
+	merge := comm.OpOf(func(a, b moments) moments {
+		n, d := a.N+b.N, b.Mean-a.Mean
+		return moments{n, a.Mean + d*b.N/n, a.Squares + b.Squares + d*d*a.N*b.N/n}
+	})
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		own := moments{N: 1, Mean: float64(10 * c.Rank())} // one number: 0, 10 or 20
+		all, err := comm.AllreduceOne(c, own, merge)
+		if c.Rank() == 0 {
+			fmt.Println(all.Mean, all.Squares/all.N)
+		}
+		return err
+	})
+	// Output: 10 66.66666666666667
 }
 
 func ExampleWaitAny() {
@@ -222,4 +260,41 @@ func ExampleWaitAny() {
 	// Output:
 	// 1 2 <nil>
 	// 0 1 <nil>
+}
+
+// A library keeps a table for each communicator that programs pass to it.
+func ExampleKey() {
+	type table struct{ calls int }
+	key := comm.NewKey(comm.OnDup(func(t *table) (*table, bool) { return &table{}, true }))
+	count := func(c *comm.Comm) (int, error) { // a function of the library
+		own, ok := key.Get(c)
+		if !ok {
+			own = new(table)
+			if err := key.Set(c, own); err != nil {
+				return 0, err
+			}
+		}
+		own.calls++
+		return own.calls, nil
+	}
+	commtest.Run(t, 1, func(c *comm.Comm) error {
+		for range 2 {
+			n, err := count(c)
+			if err != nil {
+				return err
+			}
+			fmt.Println(n)
+		}
+		d, err := c.Dup()
+		if err != nil {
+			return err
+		}
+		n, err := count(d)
+		fmt.Println("duplicate:", n)
+		return errors.Join(err, d.Free())
+	})
+	// Output:
+	// 1
+	// 2
+	// duplicate: 1
 }

@@ -1,5 +1,7 @@
 package comm
 
+import "github.com/weft-hpc/weft/internal/mpi"
+
 // Recovery from failures: User-Level Failure Mitigation (ULFM), which MPI 4.1 does not have.
 //
 //	a call fails with ErrProcFailed ─► Revoke: the calls of the other ranks fail, too
@@ -16,11 +18,17 @@ func (c *Comm) Epoch() int { return c.in().Epoch() }
 func (c *Comm) FailedRanks() []int { return c.in().FailedRanks() }
 
 // AckFailed acknowledges the failures that [Comm.FailedRanks] reports at this moment, and returns
-// all ranks that were ever acknowledged (MPIX_Comm_ack_failed). A receive or probe from AnySource
-// fails as long as a failed rank might be its source. After AckFailed such calls ignore the
-// acknowledged ranks. [Comm.Agree] does not report a failed rank that all ranks have acknowledged.
-// AckFailed is local.
+// all ranks of c that this process has acknowledged so far (MPIX_Comm_ack_failed). A receive or
+// probe from AnySource fails as long as a failed rank that is not acknowledged might be its source.
+// A request of [Irecv] does not complete then: Wait and Test return [ErrProcFailedPending]. After
+// AckFailed such calls ignore the acknowledged ranks. [Comm.Agree] does not report a failed rank
+// that all ranks have acknowledged. AckFailed is local.
 func (c *Comm) AckFailed() []int { return c.in().AckFailed() }
+
+// IsRevoked reports whether this process knows that c was revoked, by [Comm.Revoke] or because a
+// collective has failed (MPIX_Comm_is_revoked). For a nil or freed communicator it returns false.
+// IsRevoked is local and does not block.
+func (c *Comm) IsRevoked() bool { return c.in().IsRevoked() }
 
 // Agree blocks until every live rank of c has called it, and returns the bitwise and of all flags
 // (MPIX_Comm_agree). All ranks that return without ErrClosed or the context's error get the same
@@ -53,4 +61,22 @@ func (c *Comm) Agree(flag int) (int, error) { return c.in().Agree(flag) }
 func (c *Comm) Shrink() (*Comm, error) {
 	n, err := c.in().Shrink()
 	return (*Comm)(n), err
+}
+
+// Iagree is [Comm.Agree], except that it does not block (MPIX_Comm_iagree). flag points to the flag
+// of this rank. When the request is complete, the variable holds the result of Agree, even if Wait
+// returns ErrProcFailed or ErrFinalized. The variable belongs to the request until then. A rank may
+// start more agreements before the first one is complete; they complete in their order.
+//
+// Errors of Wait: those of Agree; ErrArg if flag is nil.
+func (c *Comm) Iagree(flag *int) Request { return Request(c.in().Iagree(flag)) }
+
+// Ishrink is [Comm.Shrink], except that it does not block (MPIX_Comm_ishrink). When the request is
+// complete, the variable that into points to holds the new communicator, or nil if Wait returns an
+// error. Errors of Wait: those of Shrink; ErrArg if into is nil.
+func (c *Comm) Ishrink(into **Comm) Request {
+	if into == nil {
+		return Request(c.in().Ishrink(nil))
+	}
+	return Request(c.in().Ishrink(func(n *mpi.Comm) { *into = (*Comm)(n) }))
 }

@@ -9,14 +9,16 @@ import (
 // All methods are local, do not block, and may run at the same time.
 type Group mpi.Group
 
-// Comparison is the result of [Group.Compare].
+// Comparison is the result of [Group.Compare] or [Comm.Compare]. A larger value means a larger
+// difference.
 type Comparison int
 
 // The results of a comparison.
 const (
-	Ident   Comparison = iota // the same processes in the same order (MPI_IDENT)
-	Similar                   // the same processes in another order (MPI_SIMILAR)
-	Unequal                   // other processes (MPI_UNEQUAL)
+	Ident     Comparison = iota // the same processes in the same order (MPI_IDENT)
+	Congruent                   // only for communicators: other contexts, identical groups (MPI_CONGRUENT)
+	Similar                     // the same processes in another order (MPI_SIMILAR)
+	Unequal                     // other processes (MPI_UNEQUAL)
 )
 
 // Size returns the number of processes (MPI_Group_size).

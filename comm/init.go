@@ -75,10 +75,25 @@ func (c *Comm) Abort(code int) { c.in().Abort(code) }
 //
 // If Init fails, Main writes the error to stderr and ends the process with exit code 1. If run
 // returns an error or panics, Main writes the error, or the panic with its stack, to stderr with
-// the process's rank, and aborts the whole job with exit code 1, or 2 for a panic. Main does the
-// same if run has started a request that failed and has not waited for it; see [Comm.Finalize].
-// Under gorun, Main does not write an error that only follows from ErrProcFailed or ErrRevoked,
-// because gorun writes the first failure of the job. Main returns only if run and Finalize succeed.
-// run may call Finalize itself. If another goroutine panics, the process ends as any Go program
-// does, and the launcher ends the job.
+// the process's rank, and aborts the whole job with exit code 1, or 2 for a panic. If the error
+// wraps one with a method ExitCode() int, such as an *exec.ExitError, and the method returns 1 to
+// 255, that is the exit code of the job. Main also aborts the job if run has started a request that
+// failed and has not waited for it; see [Comm.Finalize]. Under gorun, Main does not write an error
+// that only follows from ErrProcFailed or ErrRevoked, because gorun writes the first failure of the
+// job. Main returns only if run and Finalize succeed. run may call Finalize itself. If another
+// goroutine panics, the process ends as any Go program does, and the launcher ends the job.
 func Main(run func(c *Comm) error) { mpi.Main(func(c *mpi.Comm) error { return run((*Comm)(c)) }) }
+
+// MainContext is [Main] with a context. run gets a child of ctx, which is also the context of c.
+// The signal SIGTERM ends this context: calls on c that block return context.Canceled, and run can
+// save its state and return. If run returns nil, MainContext calls Finalize and returns, as Main
+// does. To communicate after the signal, use c.WithContext(context.WithoutCancel(ctx)). A second
+// SIGTERM ends the process at once.
+//
+//	comm.MainContext(context.Background(), func(ctx context.Context, c *comm.Comm) error { … })
+//
+// gorun sends SIGTERM to all ranks when it ends the job, for example because gorun itself got
+// SIGTERM or SIGINT. It kills the ranks that have not ended after the time of -grace.
+func MainContext(ctx context.Context, run func(ctx context.Context, c *Comm) error) {
+	mpi.MainContext(ctx, func(ctx context.Context, c *mpi.Comm) error { return run(ctx, (*Comm)(c)) })
+}

@@ -35,7 +35,7 @@ func (l Layout) elements() layout.Layout {
 func Contiguous(n int) Layout { return layoutOf(layout.Bytes(n)) }
 
 // Vector returns the layout of count blocks, each of block consecutive elements. Each block begins
-// stride elements after the begin of the one before (MPI_Type_vector):
+// stride elements after the start of the one before (MPI_Type_vector):
 //
 //	Vector(3, 2, 4)   ■ ■ · · ■ ■ · · ■ ■
 //
@@ -132,7 +132,7 @@ func Combine(offs []int, ls []Layout) Layout {
 // (MPI_Type_contiguous).
 func (l Layout) Repeat(count int) Layout { return layoutOf(layout.Repeat(count, l.elements())) }
 
-// Strided returns a layout of count layouts l. Each begins stride elements after the begin of the
+// Strided returns a layout of count layouts l. Each begins stride elements after the start of the
 // one before (MPI_Type_create_hvector).
 func (l Layout) Strided(count, stride int) Layout {
 	return layoutOf(layout.HVector(count, 1, stride, l.elements()))
@@ -142,7 +142,8 @@ func (l Layout) Strided(count, stride int) Layout {
 func (l Layout) Shift(off int) Layout { return layoutOf(layout.Shift(off, l.elements())) }
 
 // Resized returns l with another extent: it begins at element lower and has extent elements
-// (MPI_Type_create_resized). The elements of the layout do not change:
+// (MPI_Type_create_resized). extent may be negative, except in views of files. The elements of the
+// layout do not change:
 //
 //	Vector(2, 1, 3)                            ■ · · ■
 //	Vector(2, 1, 3).Resized(0, 1).Repeat(2)    ■ ■ · ■ ■     the order is the elements 0, 3, 1, 4

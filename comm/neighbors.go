@@ -6,12 +6,13 @@ import (
 
 // NeighborAllgather sends the slice send to each neighbour, and receives a block from each
 // neighbour (MPI_Neighbor_allgather, MPI 4.1 §8.6). It is collective over the ranks of the
-// topology, but a rank waits for its neighbours only.
+// topology. A rank waits for its neighbours. It waits for another rank only in the first call, or if
+// that rank is several calls behind.
 //
 //	send: n elements    recv: sources × n elements, in the order of the sources
 //
 // Errors: ErrCount if a length does not fit; ErrType; ErrBuffer if the slices overlap; as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func NeighborAllgather[T any](n Neighborhood, send, recv []T) error {
 	return neighborsOf(n).NeighborAllgather(elem.View(send), elem.View(recv))
 }
@@ -48,8 +49,8 @@ func NeighborAllgathervInit[T any](n Neighborhood, send, recv []T, counts, displ
 }
 
 // NeighborAlltoall sends a separate block to each neighbour, and receives a block from each
-// neighbour (MPI_Neighbor_alltoall, MPI 4.1 §8.6). It is collective over the ranks of the topology,
-// but a rank waits for its neighbours only. It does not allocate in steady state.
+// neighbour (MPI_Neighbor_alltoall, MPI 4.1 §8.6). It is collective over the ranks of the topology;
+// [NeighborAllgather] says which other ranks a rank waits for. It does not allocate in steady state.
 //
 //	send: dests × n elements    recv: sources × n elements; n is the same for all neighbours of a rank
 //

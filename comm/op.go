@@ -30,6 +30,10 @@ type Logical interface{ Integer | ~bool }
 // the same quiet NaN.
 type Op[T any] struct{ op *mpi.Op }
 
+// Commutes reports whether the order of the operands does not matter (MPI_Op_commutative). It is
+// false for the zero Op.
+func (o Op[T]) Commutes() bool { return o.op.Commutes() }
+
 // OpFor is a function that returns an operation over T. Reductions take an OpFor instead of an
 // [Op], so that a call such as
 //
@@ -69,7 +73,10 @@ func Lor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lor)} }
 func Lxor[T Logical]() Op[T] { return Op[T]{mpi.BuiltIn(kernel.Lxor)} }
 
 // Loc is a value with its index, which the program chooses, for example the rank or the position in
-// a vector. It is the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4).
+// a vector. It is the element type of [MinLoc] and [MaxLoc] (MPI 4.1 §6.9.4), and stands for the
+// pair types of MPI: Loc[float32] for MPI_FLOAT_INT, Loc[float64] for MPI_DOUBLE_INT, Loc[int16],
+// Loc[int32] and Loc[int64] for MPI_SHORT_INT, MPI_2INT and MPI_LONG_INT. Unlike in the pair types
+// of MPI, the index has the size of a Go int.
 type Loc[T Real] struct {
 	Value T
 	Index int

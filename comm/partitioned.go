@@ -49,7 +49,9 @@ func (p *PartSend) Start() error { return p.in().Start() }
 // Ready marks partition i as ready: it holds its data, and may leave (MPI_Pready). Ready does not
 // block, and does not allocate. The program must not change the partition until Wait returns.
 // Errors: ErrArg if there is no partition i, if the partition is ready already, or if the operation
-// is not active. Wait returns the errors of the transfer.
+// is not active; with the tunable check, ErrInUse if a pending operation writes the partition. Wait
+// returns the errors of the transfer, and with the tunable check ErrInUse if the partition has
+// changed since Ready.
 func (p *PartSend) Ready(i int) error { return p.in().Ready(i) }
 
 // ReadyRange calls [PartSend.Ready] for the partitions i with from ≤ i < to (MPI_Pready_range,

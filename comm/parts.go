@@ -8,6 +8,9 @@ import "github.com/weft-hpc/weft/internal/mpi"
 //
 // Errors: those of [Gatherv]. Cost: that of [Gather] of an int and of Gatherv.
 func GathervAlloc[T any](c *Comm, send []T, root int) (parts [][]T, err error) {
+	if err := c.in().OneGroup("GathervAlloc"); err != nil {
+		return nil, err
+	}
 	counts := []int(nil)
 	if c.Rank() == root {
 		counts = make([]int, c.Size())
@@ -27,6 +30,9 @@ func GathervAlloc[T any](c *Comm, send []T, root int) (parts [][]T, err error) {
 //
 // Errors: those of [Allgatherv]. Cost: that of [Allgather] of an int and of Allgatherv.
 func AllgathervAlloc[T any](c *Comm, send []T) (parts [][]T, err error) {
+	if err := c.in().OneGroup("AllgathervAlloc"); err != nil {
+		return nil, err
+	}
 	counts := make([]int, c.Size())
 	if err := Allgather(c, []int{len(send)}, counts); err != nil {
 		return nil, mpi.RenamedTo(err, "AllgathervAlloc")
@@ -44,6 +50,9 @@ func AllgathervAlloc[T any](c *Comm, send []T) (parts [][]T, err error) {
 // Errors: those of [Scatterv]; ErrCount if the root has another number of parts than ranks. Cost:
 // that of [Scatter] of an int and of Scatterv. The root also copies all parts into one array.
 func ScattervAlloc[T any](c *Comm, parts [][]T, root int) ([]T, error) {
+	if err := c.in().OneGroup("ScattervAlloc"); err != nil {
+		return nil, err
+	}
 	var counts []int
 	var send []T
 	if c.Rank() == root {
@@ -68,6 +77,9 @@ func ScattervAlloc[T any](c *Comm, parts [][]T, root int) ([]T, error) {
 // Cost: that of [Alltoall] of an int and of Alltoallv. Each rank also copies what it sends into one
 // array.
 func AlltoallvAlloc[T any](c *Comm, send [][]T) (recv [][]T, err error) {
+	if err := c.in().OneGroup("AlltoallvAlloc"); err != nil {
+		return nil, err
+	}
 	all, sendcounts := join(send)
 	recvcounts := make([]int, c.Size())
 	if err := Alltoall(c, sendcounts, recvcounts); err != nil {

@@ -96,11 +96,11 @@ func (v View[T]) RecvInit(c *Comm, source, tag int) (*Persistent, error) {
 	return persistent(c.in().RecvInit(v.buffer(), source, tag))
 }
 
-// BarrierInit makes a persistent [Barrier] (MPI_Barrier_init). All functions that make a persistent
-// collective return the errors of [Comm.Dup] and those of the arguments. If the arguments are wrong
-// on one rank, the other ranks get ErrRevoked from the function that makes the operation, from
-// Start or from Wait.
-func BarrierInit(c *Comm) (*Persistent, error) { return persistent(c.in().BarrierInit()) }
+// BarrierInit makes a persistent [Comm.Barrier] (MPI_Barrier_init). All functions that make a
+// persistent collective return the errors of [Comm.Dup] and those of the arguments. If the
+// arguments are wrong on one rank, the other ranks get ErrRevoked from the function that makes the
+// operation, from Start or from Wait.
+func (c *Comm) BarrierInit() (*Persistent, error) { return persistent(c.in().BarrierInit()) }
 
 // BcastInit makes a persistent [Bcast] (MPI_Bcast_init).
 func BcastInit[T any](c *Comm, buf []T, root int) (*Persistent, error) {
@@ -152,6 +152,21 @@ func AlltoallInit[T any](c *Comm, send, recv []T) (*Persistent, error) {
 // displacements.
 func AlltoallvInit[T any](c *Comm, send []T, sendcounts, senddispls []int, recv []T, recvcounts, recvdispls []int) (*Persistent, error) {
 	return persistent(c.in().AlltoallvInit(elem.View(send), sendcounts, senddispls, elem.View(recv), recvcounts, recvdispls))
+}
+
+// GatherViewInit makes a persistent [GatherView] (MPI_Gatherv_init). It copies the slice recv.
+func GatherViewInit[T any](c *Comm, send View[T], recv []View[T], root int) (*Persistent, error) {
+	return persistent(c.in().GatherViewInit(send.buffer(), buffers(recv), root))
+}
+
+// ScatterViewInit makes a persistent [ScatterView] (MPI_Scatterv_init). It copies the slice send.
+func ScatterViewInit[T any](c *Comm, send []View[T], recv View[T], root int) (*Persistent, error) {
+	return persistent(c.in().ScatterViewInit(buffers(send), recv.buffer(), root))
+}
+
+// AllgatherViewInit makes a persistent [AllgatherView] (MPI_Allgatherv_init). It copies the slice recv.
+func AllgatherViewInit[T any](c *Comm, send View[T], recv []View[T]) (*Persistent, error) {
+	return persistent(c.in().AllgatherViewInit(send.buffer(), buffers(recv)))
 }
 
 // AlltoallViewInit makes a persistent [AlltoallView] (MPI_Alltoallw_init). It copies the slices of

@@ -1,6 +1,9 @@
 package comm
 
 import (
+	"context"
+	"iter"
+
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/mpi"
 )
@@ -42,6 +45,43 @@ func (c *Comm) Mprobe(source, tag int) (*Message, Status, error) {
 func (c *Comm) Improbe(source, tag int) (*Message, Status, error) {
 	m, st, err := c.in().Improbe(source, tag)
 	return (*Message)(m), probed(st, m != nil), err
+}
+
+// Messages returns the messages that arrive with a tag (or AnyTag) from any rank, in the order of
+// their arrival, until ctx ends:
+//
+//	for m, err := range c.Messages(ctx, tag) {
+//		if err != nil {
+//			return err
+//		}
+//		order, st, err := comm.MrecvValue[order](m) // or Mrecv, Imrecv
+//		…
+//	}
+//
+// The loop blocks for each message as [Comm.Mprobe] does, and its body, or a goroutine that the
+// body starts, must receive the message. Several goroutines may run such loops, and each message
+// comes to one of them. When ctx ends, the loop ends without an error, and another call can still
+// receive the messages that the loop has not yielded. The context of c ends the calls that receive,
+// but not the loop.
+//
+// Another error, such as ErrProcFailed, ErrRevoked or ErrTag, comes with a nil message and ends the
+// loop. After a failure and [Comm.AckFailed] the program may begin another loop.
+func (c *Comm) Messages(ctx context.Context, tag int) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		for m, err := range c.in().Messages(ctx, tag) {
+			if !yield((*Message)(m), err) {
+				return
+			}
+		}
+	}
+}
+
+// Status returns the Status of the message, as the probe that found the message has returned it:
+// Status.Count is Undefined, and [CountOf] returns the number of elements. For a nil or zero
+// message it returns the zero Status. Status is local.
+func (m *Message) Status() Status {
+	st, ok := (*mpi.Message)(m).Status()
+	return probed(st, ok)
 }
 
 // Mrecv receives the message m into buf, and blocks until the message is in buf (MPI_Mrecv). buf

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi"
 )
 
 // Reduce combines the elements of all ranks into the root's recv (MPI_Reduce, MPI 4.1 §6.9.1). If
@@ -16,7 +17,7 @@ import (
 // configuration. So the same call in the same job always gives the same bits.
 //
 // Errors: ErrRank for a wrong root; ErrCount if the lengths differ; ErrOp; ErrType; ErrBuffer if
-// the slices overlap in another way; as for all collectives, see [Barrier].
+// the slices overlap in another way; as for all collectives, see [Comm.Barrier].
 //
 // Reduce does not allocate in steady state.
 func Reduce[T any](c *Comm, send, recv []T, op OpFor[T], root int) error {
@@ -45,6 +46,15 @@ func Allreduce[T any](c *Comm, send, recv []T, op OpFor[T]) error {
 // the request until the request is complete.
 func Iallreduce[T any](c *Comm, send, recv []T, op OpFor[T]) Request {
 	return Request(c.in().Iallreduce(elem.View(send), elem.View(recv), opOf(op)))
+}
+
+// ReduceLocal combines the elements of two slices of this rank: it sets inout[i] to in[i] ∘
+// inout[i] (MPI_Reduce_local, MPI 4.1 §6.9.7). It is local. A program that implements a reduction
+// of its own uses it.
+//
+// Errors: ErrCount if the lengths differ; ErrOp; ErrType; ErrBuffer if the slices overlap.
+func ReduceLocal[T any](in, inout []T, op OpFor[T]) error {
+	return mpi.ReduceLocal(elem.View(in), elem.View(inout), opOf(op))
 }
 
 // Scan combines the elements of ranks 0 to i into recv of rank i (MPI_Scan, MPI 4.1 §6.11.1). The

@@ -45,7 +45,9 @@ func Weights(in, out []int) TopoOption { return func(o *topoOptions) { o.in, o.o
 
 func topology(opts []TopoOption) (o topoOptions) {
 	for _, opt := range opts {
-		opt(&o)
+		if opt != nil {
+			opt(&o)
+		}
 	}
 	return o
 }
@@ -68,7 +70,7 @@ type Cart struct {
 //
 // Errors: ErrArg if the grid has more ranks than c, a dimension is less than 1, or periodic has
 // another length than dims; ErrMismatch if the ranks pass different dimensions; as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func (c *Comm) Cart(dims []int, periodic []bool, opts ...TopoOption) (*Cart, error) {
 	return cart(c.in().Cart(dims, periodic, topology(opts).reorder))
 }
@@ -102,7 +104,7 @@ func (t *Cart) Shift(dim, by int) (source, dest int) { return t.grid().Shift(dim
 // Sub divides the grid into grids of the dimensions d for which keep[d] is true (MPI_Cart_sub).
 // Ranks with the same coordinates in the other dimensions are in the same new grid. Sub is
 // collective. Errors: ErrArg if keep does not have a value for each dimension; as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func (t *Cart) Sub(keep ...bool) (*Cart, error) { return cart(t.grid().Sub(keep)) }
 
 // Neighbors implements [Neighborhood].
@@ -141,7 +143,7 @@ type Edge mpi.Edge
 //
 // Errors: ErrRank; ErrCount if the number of weights differs from the number of edges; ErrArg for a
 // negative weight; ErrMismatch if two ranks do not agree on the edges between them; as for all
-// collectives, see [Barrier].
+// collectives, see [Comm.Barrier].
 func (c *Comm) Graph(sources, dests []int, opts ...TopoOption) (*Graph, error) {
 	o := topology(opts)
 	return graph(c.in().Graph(sources, dests, o.in, o.out, o.reorder))
@@ -152,7 +154,7 @@ func (c *Comm) Graph(sources, dests []int, opts ...TopoOption) (*Graph, error) {
 // rank are in the order of the ranks that have passed the edges, and then in the order of their
 // lists.
 //
-// Errors: ErrRank; ErrArg for a negative weight; as for all collectives, see [Barrier].
+// Errors: ErrRank; ErrArg for a negative weight; as for all collectives, see [Comm.Barrier].
 func (c *Comm) GraphOf(edges []Edge, opts ...TopoOption) (*Graph, error) {
 	return graph(c.in().GraphOf(cast[mpi.Edge](edges), topology(opts).reorder))
 }

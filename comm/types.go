@@ -12,6 +12,9 @@ const (
 	// ProcNull is no rank: a transfer with ProcNull completes at once and moves nothing
 	// (MPI_PROC_NULL).
 	ProcNull = -2
+	// Root is the root argument of a collective of an intercommunicator, on the rank that is the
+	// root (MPI_ROOT). See [Comm.Intercomm].
+	Root = -3
 	// Undefined is the colour with which Split returns no communicator, the result of Rank and
 	// Translate for a process that is not in the group, and a Status.Count that is not known
 	// (MPI_UNDEFINED).

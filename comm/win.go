@@ -67,10 +67,18 @@ func (w *Win[T]) in() *mpi.Win {
 // While a window with other ranks is open, a rank that waits in a call polls instead of sleeping,
 // if its transport needs that to serve the other ranks and there is a core for each rank.
 //
+// The hints are the same on all ranks.
+//
 // Errors: ErrCount if n is negative, or if this host has less memory; ErrType; ErrMismatch on all
-// ranks if their types differ, without revoking c; as for all collectives, see [Barrier].
-func NewWin[T any](c *Comm, n int) (*Win[T], error) {
-	x, err := c.in().NewWin(elem.Of[T](), n)
+// ranks if their types or hints differ, without revoking c; as for all collectives, see
+// [Comm.Barrier].
+func NewWin[T any](c *Comm, n int, hints ...WinHint) (*Win[T], error) {
+	x, err := c.in().NewWin(elem.Of[T](), n, winOptions(hints))
+	return allocated[T](x, n, err)
+}
+
+// allocated returns the window x, whose memory package mpi has allocated: n elements on this rank.
+func allocated[T any](x *mpi.Win, n int, err error) (*Win[T], error) {
 	if err != nil {
 		return nil, err
 	}
@@ -87,12 +95,38 @@ func NewWin[T any](c *Comm, n int) (*Win[T], error) {
 //
 // If a window is revoked, or one of its ranks has failed, another rank that does not know of this
 // yet may still write to this rank's part for a while after Free, if the part is memory of Alloc.
-func WinOf[T any](c *Comm, buf []T) (*Win[T], error) {
-	x, err := c.in().WinOf(elem.View(buf))
+func WinOf[T any](c *Comm, buf []T, hints ...WinHint) (*Win[T], error) {
+	x, err := c.in().WinOf(elem.View(buf), winOptions(hints))
 	if err != nil {
 		return nil, err
 	}
 	return &Win[T]{x, buf}, nil
+}
+
+// NewSharedWin makes a window whose ranks all share memory, with n elements on this rank, set to
+// zero (MPI_Win_allocate_shared, MPI 4.1 §12.2.3). The parts of the ranks follow each other in
+// memory, in the order of the ranks, without gaps. [Win.All] returns them as one slice, and
+// [Win.Shared] returns each part. With the hint [NonContiguous] each part begins on a page of its
+// own, in memory that its rank has allocated. NewSharedWin is collective over c, for example a
+// communicator of [Comm.SplitNode]. It blocks. In all other respects the window is like one of
+// [NewWin].
+//
+// Errors: ErrRMAShared on all ranks if the ranks do not all share memory; c then stays usable;
+// those of NewWin.
+func NewSharedWin[T any](c *Comm, n int, hints ...WinHint) (*Win[T], error) {
+	x, err := c.in().NewSharedWin(elem.Of[T](), n, winOptions(hints))
+	return allocated[T](x, n, err)
+}
+
+// All returns the parts of all ranks of a window of [NewSharedWin] as one slice, in the order of
+// the ranks. For other windows, and with [NonContiguous], it returns nil. The rules for loads and
+// stores are those of [Win.Shared]. The slice is valid until Free. All is local.
+func (w *Win[T]) All() []T {
+	mem := w.in().Joint()
+	if mem == nil {
+		return nil
+	}
+	return elem.Slice[T](mem)
 }
 
 // Local returns this rank's part, or nil for a nil window. It is local.
@@ -111,6 +145,21 @@ func (w *Win[T]) Len(rank int) int { return w.in().Len(rank) }
 // local.
 func (w *Win[T]) Comm() *Comm { return (*Comm)(w.in().Comm()) }
 
+// Group returns the group of the window's ranks (MPI_Win_get_group). It is local.
+func (w *Win[T]) Group() Group { return Group(w.in().Group()) }
+
+// SetName gives the window a name on this rank. The errors of its calls contain the name
+// (MPI_Win_set_name). It is local.
+func (w *Win[T]) SetName(name string) { w.in().SetName(name) }
+
+// Name returns the name that SetName has set. If the program has not named the window, Name returns
+// the default name, such as "win 0.1" (MPI_Win_get_name). It is local.
+func (w *Win[T]) Name() string { return w.in().Name() }
+
+// Flavor returns how the window was made (MPI_WIN_CREATE_FLAVOR), or 0 for a nil window. It is
+// local.
+func (w *Win[T]) Flavor() WinFlavor { return WinFlavor(w.in().Flavor()) }
+
 // Free frees the window (MPI_Win_free, MPI 4.1 §12.2.5). It is collective. It blocks until all
 // ranks have called it and all their operations are complete. If the window was revoked, or one of
 // its ranks has failed, Free does not wait for the other ranks. Then the buffers of operations are
@@ -118,14 +167,24 @@ func (w *Win[T]) Comm() *Comm { return (*Comm)(w.in().Comm()) }
 // of a context.
 //
 // Errors: ErrRMASync if an epoch other than Fence's is open; the window is then revoked, so that no
-// rank waits for its locks, and freed; as for all collectives, see [Barrier]. A second Free returns
-// ErrWin.
+// rank waits for its locks, and freed; as for all collectives, see [Comm.Barrier]. A second Free
+// returns ErrWin.
 func (w *Win[T]) Free() error { return w.in().Free() }
 
 // Revoke ends the window on all its ranks (ULFM, MPIX_Win_revoke). Calls that are in progress and
 // later calls fail with ErrRevoked, on this rank and on the others. Only Free remains possible.
 // Revoke is local and does not block.
 func (w *Win[T]) Revoke() error { return w.in().Revoke() }
+
+// IsRevoked reports whether this process knows that the window was revoked, by [Win.Revoke] or
+// because a collective call such as Fence has failed (ULFM, MPIX_Win_is_revoked). For a nil or
+// freed window it returns false. IsRevoked is local and does not block.
+func (w *Win[T]) IsRevoked() bool { return w.in().IsRevoked() }
+
+// FailedRanks returns the ranks of the window that have failed or ended, as far as this process
+// knows, in ascending order (ULFM, MPIX_Win_get_failed). For a nil or freed window it returns nil.
+// FailedRanks is local.
+func (w *Win[T]) FailedRanks() []int { return w.in().FailedRanks() }
 
 // Shared returns a rank's part of the window as memory (MPI_Win_shared_query, MPI 4.1 §12.2.3). ok
 // is true for this rank's own part, and for a part of NewWin or Alloc that this rank has mapped, as
@@ -135,8 +194,8 @@ func (w *Win[T]) Revoke() error { return w.in().Revoke() }
 //	w, _ := comm.NewWin[float64](c, n)     // as MPI_Win_allocate_shared
 //	left, ok := w.Shared(c.Rank() - 1)     // if ok, left[0] = 1 stores to that rank's memory
 //
-// Each part of NewWin begins on a page of its own; unlike those of MPI, the parts do not follow
-// each other in memory. The slice is valid until Free.
+// Each part of NewWin begins on a page of its own; those of [NewSharedWin] follow each other in
+// memory. The slice is valid until Free.
 //
 // The program itself must order its loads and stores. As between goroutines of one process, a store
 // of one rank and a load or store of the same element by another rank are a data race, unless one

@@ -113,7 +113,7 @@ func ExampleWin_Shared() {
 		_ = w.Put([]float64{2.5}, next, 2)
 		_ = w.Unlock(next)
 	}
-	err = comm.Barrier(c)
+	err = c.Barrier()
 	fmt.Println(w.Local(), err)
 	fmt.Println(w.Free()) // also frees the memory of the parts
 	// Output:

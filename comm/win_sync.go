@@ -23,12 +23,13 @@ const (
 // and end its epoch.
 //
 // Errors: ErrRMASync if another kind of epoch is open; failures of operations since the last Fence;
-// as for all collectives, see [Barrier]. Every error revokes the window.
+// as for all collectives, see [Comm.Barrier]. Every error revokes the window.
 func (w *Win[T]) Fence() error { return w.in().Fence() }
 
 // Lock opens an epoch with one target (MPI_Win_lock, MPI 4.1 §12.5.3). It blocks until this rank
-// has the lock of the target's part. Ranks get the lock in the order in which they ask for it. The
-// target calls nothing. Locks order epochs: the operations of an epoch see the results of an
+// has the lock of the target's part. Ranks get the lock in the order in which they ask for it, except
+// that a rank that has a lock already gets a shared one before those that wait. The target calls
+// nothing. Locks order epochs: the operations of an epoch see the results of an
 // earlier epoch with the same part, if one of the two locks is exclusive. A rank may hold the locks
 // of several targets, and of its own part.
 //
@@ -40,6 +41,17 @@ func (w *Win[T]) Fence() error { return w.in().Fence() }
 // error. After an error, this rank does not hold the lock.
 func (w *Win[T]) Lock(target int, kind LockKind) error {
 	return w.in().Lock(target, mpi.LockKind(kind))
+}
+
+// TryLock is [Win.Lock], except that it does not wait for ranks that have the lock or wait for it. It
+// reports whether it has opened the epoch, which [Win.Unlock] closes. If not all ranks share memory,
+// TryLock blocks until the target has answered, for which the target calls nothing. TryLock may return
+// false for a short time after another rank's Unlock has returned. MPI has no such call.
+//
+// Errors: those of [Win.Lock]. The context's error means that the target has not answered; if it
+// grants the lock later, this rank releases it.
+func (w *Win[T]) TryLock(target int, kind LockKind) (bool, error) {
+	return w.in().TryLock(target, mpi.LockKind(kind))
 }
 
 // Unlock closes the epoch of [Win.Lock] (MPI_Win_unlock, MPI 4.1 §12.5.3). It blocks until all

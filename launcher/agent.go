@@ -80,7 +80,7 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 	signal.Notify(unread, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGPIPE)
 	defer signal.Stop(unread)
 	var watchdog *procs.Watchdog
-	var ranks *procs.Manager
+	var ranks *procs.Host
 	defer func() {
 		if ranks != nil {
 			ranks.Close()
@@ -94,7 +94,7 @@ func serveAgent(ctx context.Context, up tree.Stream) error {
 		var node *tree.Node
 		var emit func(proto.Message)
 		var err error
-		ranks, err = procs.New(procs.Config{
+		ranks, err = procs.NewHost(procs.Config{
 			Index: l.Index, Host: l.Hosts[0].Name, Environ: os.Environ(), Watchdog: watchdog,
 			// The process manager calls Emit only after it has got its first message. By then emit
 			// is set.

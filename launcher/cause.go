@@ -65,11 +65,11 @@ const (
 	// timingEnding: the host of the failed rank had already begun to end its ranks. For an abort,
 	// the rank had already got SIGTERM or SIGKILL.
 	timingEnding timing = iota
-	// timingAfter: not timingEnding, and the outcome's failure was not on another host, and gorun
-	// received it first.
+	// timingAfter: not timingEnding, and the outcome's failure was on the same host and in the same
+	// group, and gorun received it first.
 	timingAfter
-	// timingApart: the outcome's failure was on another host, and the order of the two failures is
-	// not known.
+	// timingApart: the outcome's failure was on another host or in another group, and the order of
+	// the two failures is not known.
 	timingApart
 	// timingBefore: the failure began before the outcome's failure, or counts as if it had: see
 	// timingOf.
@@ -124,7 +124,7 @@ func (r *run) kindOf(e proto.Exit) kind {
 // before the outcome's rank, and the timing is timingBefore, too. There are exceptions for
 // e.Exiting:
 //
-//   - If the outcome's failure was on another host, the rank may have been in exit(2) because it
+//   - If the outcome's failure was on another host or in another group, the rank may have been in exit(2) because it
 //     had noticed that failure. Then the timing is timingBefore only if the outcome is a
 //     consequence, or if the rank ended first by the clocks of the hosts. If a signal such as
 //     SIGSEGV ended the rank, the timing is at least timingApart.
@@ -133,12 +133,12 @@ func (r *run) kindOf(e proto.Exit) kind {
 //   - For kindSignal, e.Exiting proves nothing, because gorun may have sent the signal to a rank
 //     that was in exit(2).
 func (r *run) timingOf(k kind, e proto.Exit) timing {
-	apart := r.onOtherHost(e.Rank)
-	ending := e.Exiting && !r.first.dying && k != kindSignal && r.first.rank >= 0
+	apart := r.isApart(e.Rank)
+	ending := e.Exiting && !r.cause.dying && k != kindSignal && r.cause.rank >= 0
 	switch {
 	case e.KillPending && syscall.Signal(e.Signal) == syscall.SIGKILL:
 		return timingBefore
-	case ending && (!apart || r.first.kind == kindConsequence || r.endedBefore(e)):
+	case ending && (!apart || r.cause.kind == kindConsequence || r.endedBefore(e)):
 		return timingBefore
 	case ending && k == kindCrash && syscall.Signal(e.Signal) != syscall.SIGKILL: // SIGKILL may come from gorun
 		return timingApart
@@ -152,10 +152,11 @@ func (r *run) timingOf(k kind, e proto.Exit) timing {
 	return timingAfter
 }
 
-// onOtherHost reports whether a rank runs on another host than the rank of the outcome. It returns
-// false if the outcome is not the failure of a rank.
-func (r *run) onOtherHost(rank int) bool {
-	return r.first.rank >= 0 && r.ranks[rank].host != r.first.host
+// isApart reports whether a rank runs on another host than the rank of the outcome, or in another
+// group. Then another Manager watches it, and the order in which gorun receives the two failures does
+// not show which was first. isApart returns false if the outcome is not the failure of a rank.
+func (r *run) isApart(rank int) bool {
+	return r.cause.rank >= 0 && (r.ranks[rank].host != r.cause.host || r.ranks[rank].group != r.ranks[r.cause.rank].group)
 }
 
 // endedBefore reports whether a rank ended before the rank of the outcome, by the clocks of their
@@ -166,12 +167,10 @@ func (r *run) onOtherHost(rank int) bool {
 // outcome must be the failure of a rank.
 func (r *run) endedBefore(e proto.Exit) bool {
 	const maxSkew = time.Second
-	if r.startDone.Sub(r.startSent) > maxSkew {
-		return false
-	}
-	first := &r.ranks[r.first.rank]
-	for _, at := range []time.Time{first.started, r.ranks[e.Rank].started} {
-		if r.startDone.IsZero() || at.Before(r.startSent) || at.After(r.startDone) {
+	first := &r.ranks[r.cause.rank]
+	for _, number := range []int{r.cause.rank, e.Rank} {
+		g, at := r.groupOf(number), r.ranks[number].started
+		if g.startDone.IsZero() || g.startDone.Sub(g.startSent) > maxSkew || at.Before(g.startSent) || at.After(g.startDone) {
 			return false
 		}
 	}

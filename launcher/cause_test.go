@@ -261,7 +261,7 @@ func TestConsequenceFirst(t *testing.T) {
 			r.aborted(m)
 		}
 		require.Equal(t, test.want, r.outcome.Rank, name)
-		require.Equal(t, test.want == 0, r.first.kind == kindConsequence, name)
+		require.Equal(t, test.want == 0, r.cause.kind == kindConsequence, name)
 	}
 }
 
@@ -353,6 +353,23 @@ func TestOutcomeIsReplaced(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCrashOfAnotherGroup: rank 0 exits without Finalize because a rank of another group on its host
+// has died. gorun may receive the exit of rank 0 first, because another Manager watches that group.
+func TestCrashOfAnotherGroup(t *testing.T) {
+	for _, spawned := range []bool{false, true} {
+		r := failedRun(false, false)
+		if spawned {
+			g := newGroup(1, "id1", 0)
+			g.first, g.size, g.apps = 1, 1, []groupApp{{program: "p"}}
+			r.groups, r.ranks[1].group = append(r.groups, g), 1
+		}
+		r.exited(proto.Exit{Rank: 0, Early: true, At: 2})
+		r.exited(proto.Exit{Rank: 1, Signal: int(unix.SIGKILL), At: 1})
+		require.Equal(t, spawned, r.outcome.Signal == unix.SIGKILL)
+		require.Equal(t, spawned, r.outcome.Group == 1)
 	}
 }
 

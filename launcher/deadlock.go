@@ -15,6 +15,9 @@ import (
 // that the rank has exchanged with one other rank. From these answers gorun finds ranks that wait
 // for each other.
 //
+// A rank whose call waits for a process at the other end of a connection counts as one that may
+// continue, because that process may belong to another job.
+//
 // A rank waits if none of its goroutines runs outside of package comm, each of its calls has waited
 // for the same event for a while, and none of its transfers makes progress. To complete, such a
 // call needs other ranks. A receive from rank 3 needs rank 3. A receive from any source needs any
@@ -58,11 +61,12 @@ type round struct {
 	silent []bool
 }
 
-// observe returns the answers that gorun has got in the current round of an inspection.
-func (r *run) observe(a *inspection) round {
-	o := round{states: make([]*wire.RankState, len(r.ranks)), silent: make([]bool, len(r.ranks))}
+// observe returns the answers that gorun has got from the ranks of a group in the current round of an
+// inspection.
+func (r *run) observe(g *group, a *groupAnswers) round {
+	o := round{states: make([]*wire.RankState, g.size), silent: make([]bool, g.size)}
 	for i := range o.silent {
-		h := r.ranks[i].host
+		h := r.ranks[g.first+i].host
 		o.silent[i] = a.silent[h] || r.hosts[h].state == hostLost
 	}
 	for _, g := range a.groups {
@@ -238,7 +242,7 @@ func (w *waits) needsOf(rank int) (list []need) {
 		switch {
 		case c.Follows:
 			continue
-		case !c.Still || c.Comm == "" || c.Wait == wire.WaitMemory:
+		case !c.Still || c.Comm == "" || c.Wait == wire.WaitMemory, c.Connection:
 			return nil
 		case c.Wait == wire.WaitCollective:
 			n.coll = collective{c.ID, c.Seq}

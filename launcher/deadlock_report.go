@@ -172,7 +172,7 @@ func (w *waits) lateLines() (lines []string) {
 			continue
 		}
 		for _, c := range s.Calls {
-			if k := (collective{c.ID, c.Seq}); c.Wait == wire.WaitCollective {
+			if k := (collective{c.ID, c.Seq}); c.Wait == wire.WaitCollective && !c.Connection {
 				if peers[k] == nil {
 					order = append(order, k)
 					peers[k], calls[k] = make(map[int]bool), c

@@ -372,6 +372,17 @@ func (r *run) findSlurmHosts() error {
 	return nil
 }
 
+// maxCopies is how often gorun lets srun copy gorun to the nodes before it gives up.
+const maxCopies = 4
+
+// copyWasBusy reports whether srun has failed because a node could not execute the copy of gorun that
+// srun had just made there (ETXTBSY). That happens if slurmd forks for another step while it writes
+// the copy: until the child calls execve, it has the copy open for writing. No rank has run then.
+func (r *run) copyWasBusy(v *outcome) bool {
+	return v != nil && len(r.ranks) == 0 && r.connector != nil && r.connector.dialIn != nil && r.connector.dialIn.step != nil &&
+		strings.Contains(v.Reason, "execve(): ") && strings.HasSuffix(v.Reason, ": Text file busy")
+}
+
 // exitCancelled is the exit code of a job that Slurm has ended. It is the same as after SIGTERM.
 const exitCancelled = proto.ExitSignalFloor + int(syscall.SIGTERM)
 

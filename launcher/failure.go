@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,8 +29,8 @@ const noFinalizeReason = "exited without Finalize"
 // an outcome already, f replaces it only if minTiming says so.
 func (r *run) fail(c cause, f Failure, code int) {
 	if r.outcome != nil {
-		if c.replaces(r.first) {
-			if c.kind == kindNoReason && (r.first.kind == kindConsequence || r.first.kind == kindFollower) {
+		if c.replaces(r.cause) {
+			if c.kind == kindNoReason && (r.cause.kind == kindConsequence || r.cause.kind == kindFollower) {
 				c.kind = kindFollower
 			}
 			r.setOutcome(c, f, code)
@@ -64,14 +65,25 @@ func (r *run) fail(c cause, f Failure, code int) {
 // change it.
 var lingerLimit = 500 * time.Millisecond
 
-// setOutcome makes f the outcome of the run. If f is the failure of a rank, setOutcome completes
-// its host, program and pid.
+// setOutcome makes f the outcome of the run. If f is the failure of a rank, f.Rank is its number in
+// the job, and setOutcome completes f: see complete.
 func (r *run) setOutcome(c cause, f Failure, code int) {
-	if f.Rank >= 0 {
-		f.Host, f.Program, f.PID = r.nameOf(r.ranks[f.Rank].host), r.job.Apps[r.ranks[f.Rank].app].Program, r.ranks[f.Rank].pid
+	number := f.Rank
+	r.complete(&f)
+	r.cause = c
+	r.outcome = &outcome{Failure: f, number: number, code: code, end: c.end || r.signaled != 0}
+}
+
+// complete sets the host, program and pid of a failure, if it is that of a rank. f.Rank is the number
+// of the rank in the job; complete replaces it by the group and the rank in the group.
+func (r *run) complete(f *Failure) {
+	if f.Rank < 0 {
+		return
 	}
-	r.first = c
-	r.outcome = &outcome{Failure: f, code: code, end: c.end || r.signaled != 0}
+	n := f.Rank
+	f.Host, f.Program, f.PID = r.nameOf(r.ranks[n].host), r.programOf(n).program, r.ranks[n].pid
+	g := r.groupOf(n)
+	f.Group, f.Rank = g.id, g.rank(n)
 }
 
 // failStart ends a run whose ranks cannot be started because of err. If err is nil or the run
@@ -101,7 +113,7 @@ func (r *run) failHosts(failed []proto.HostError) {
 	}
 	r.outcome = &outcome{
 		Failure: Failure{Rank: -1, Host: r.nameOf(failed[0].Index), ExitCode: code, Reason: lines[0]},
-		code:    code, lines: lines[1:],
+		number:  -1, code: code, lines: lines[1:],
 		end: code == proto.ExitUsage || code == proto.ExitNotFound || code == proto.ExitNotExec,
 	}
 }
@@ -127,12 +139,16 @@ func (r *run) hostFailed(f proto.HostError) {
 	r.lost[h.Name] = f.Cause
 }
 
-// ranksStarted handles Started: it records the processes of the ranks. If a host could not start
-// one of its ranks, ranksStarted fails the job.
+// ranksStarted handles Started: it records the processes of the ranks of a group. If a host could not
+// start one of its ranks, ranksStarted fails the job, or the spawned group.
 func (r *run) ranksStarted(m proto.Started) {
+	g := r.find(m.Group)
+	if g == nil {
+		return
+	}
 	n, rebound := 0, 0
 	for _, s := range m.Ranks {
-		if s.Rank >= 0 && s.Rank < len(r.ranks) {
+		if r.valid(s.Rank) {
 			rk := &r.ranks[s.Rank]
 			rk.pid, rk.started, rk.cpus = s.PID, time.Unix(0, s.At), s.CPUs
 			n++
@@ -141,19 +157,23 @@ func (r *run) ranksStarted(m proto.Started) {
 			}
 		}
 	}
-	if r.phase == phaseStarting {
-		r.phase = phaseRunning
+	if r.phaseOf(g) == phaseStarting {
+		r.setPhase(g, phaseRunning)
 	}
-	r.startDone = time.Now()
-	if v := r.outcome; v != nil && v.Rank >= 0 {
-		v.PID = r.ranks[v.Rank].pid
+	g.startDone = time.Now()
+	if v := r.outcome; v != nil && v.number >= 0 {
+		v.PID = r.ranks[v.number].pid
 	}
 	r.show("")
 	r.verbose("%s started after %v", plural(n, "rank"), r.since())
 	if rebound > 0 {
 		r.verbose("other jobs use the planned cores of %s, so gorun has chosen free cores", plural(rebound, "rank"))
 	}
-	if f := m.Failed; f != nil && f.Rank >= 0 && f.Rank < len(r.ranks) {
+	f := m.Failed
+	switch {
+	case g.id > 0:
+		r.spawned(g, f)
+	case f != nil && r.valid(f.Rank):
 		r.fail(cause{rank: f.Rank, host: r.ranks[f.Rank].host, end: true}, Failure{Rank: f.Rank, ExitCode: f.Code, Reason: f.Reason}, f.Code)
 	}
 }
@@ -161,11 +181,14 @@ func (r *run) ranksStarted(m proto.Started) {
 // exited handles Exited, the report of a rank that has not ended normally, and decides whether the
 // job fails.
 func (r *run) exited(e proto.Exit) {
-	if e.Rank < 0 || e.Rank >= len(r.ranks) {
+	if !r.valid(e.Rank) {
 		return
 	}
 	rk := &r.ranks[e.Rank]
 	rk.exit, rk.pid = &e, e.PID
+	if r.groupOf(e.Rank).broken {
+		return
+	}
 	f := Failure{Rank: e.Rank, ExitCode: e.Code, Signal: syscall.Signal(e.Signal)}
 	c := cause{rank: e.Rank, host: rk.host, kind: r.kindOf(e), dying: e.Exiting, first: !e.AfterEnd}
 	c.timing = r.timingOf(c.kind, e)
@@ -181,7 +204,7 @@ func (r *run) exited(e proto.Exit) {
 		f.Signal, f.ExitCode, code = r.signaled, 0, proto.ExitSignalFloor+int(r.signaled)
 	}
 	if e.Stuck {
-		r.printLine(fmt.Sprintf("rank %d, pid %d on %s, still runs after SIGKILL: gorun leaves it behind", e.Rank, e.PID, r.nameOf(rk.host)))
+		r.printLine(fmt.Sprintf("rank %s, pid %d on %s, still runs after SIGKILL: gorun leaves it behind", r.nameOfRank(e.Rank), e.PID, r.nameOf(rk.host)))
 	}
 	switch {
 	case rk.abort != nil:
@@ -245,16 +268,32 @@ func (r *run) continueWithout(e proto.Exit, f Failure, code int) {
 		}
 		return
 	}
-	r.markFailed([]int{e.Rank})
-	f.Host, f.Program, f.PID = r.nameOf(r.ranks[e.Rank].host), r.job.Apps[r.ranks[e.Rank].app].Program, r.ranks[e.Rank].pid
+	f.Rank = e.Rank
+	r.complete(&f)
 	r.printLine(f.Error() + "; the others go on without it")
-	r.node.Do(proto.RanksFailed{Ranks: []int{e.Rank}, Reason: f.what()})
+	r.reportFailed([]int{e.Rank}, f.what())
 }
 
-// markFailed records that the job continues without these ranks.
-func (r *run) markFailed(ranks []int) {
+// reportFailed records that the job continues without these ranks, and reports that to the other
+// ranks of the job, also to those of other groups, because they may be connected with the failed
+// ranks. ranks are numbers in the job.
+func (r *run) reportFailed(ranks []int, reason string) {
+	of := make(map[int][]int) // by group: the failed ranks of the group
 	for _, i := range ranks {
 		r.ranks[i].failed = true
+		g := r.groupOf(i)
+		of[g.id] = append(of[g.id], g.rank(i))
+	}
+	for id, list := range of {
+		for _, to := range r.groups {
+			m := proto.RanksFailed{Group: to.id, Ranks: list, Reason: reason}
+			if to.id != id {
+				m.JobID = r.groups[id].jobID
+			}
+			if to.active() {
+				r.node.Do(m)
+			}
+		}
 	}
 }
 
@@ -281,7 +320,7 @@ func (a *abort) failure() Failure {
 
 // aborted handles Aborted: it fails the job because a rank called Abort or broke the PMI-1 protocol.
 func (r *run) aborted(m proto.Aborted) {
-	if m.Rank < 0 || m.Rank >= len(r.ranks) {
+	if !r.valid(m.Rank) {
 		return
 	}
 	rk, a := &r.ranks[m.Rank], (*abort)(&m)
@@ -289,11 +328,14 @@ func (r *run) aborted(m proto.Aborted) {
 		rk.pid = m.PID
 	}
 	rk.abort = a
+	if r.groupOf(m.Rank).broken {
+		return
+	}
 	c := cause{rank: m.Rank, host: rk.host, kind: a.kind(), abort: !m.Broken}
 	switch {
 	case m.AfterEnd:
 		c.timing = timingEnding
-	case r.onOtherHost(m.Rank):
+	case r.isApart(m.Rank):
 		c.timing = timingApart
 	default:
 		c.timing = timingAfter
@@ -318,12 +360,9 @@ func (r *run) hostsLost(m proto.Lost) {
 		if i == first {
 			r.lost[h.Name] = m.Cause
 		}
-		if i < len(r.plans) {
-			for _, rk := range r.plans[i].Ranks {
-				ranks = append(ranks, rk.Rank)
-			}
-		}
+		ranks = append(ranks, r.ranksOn(i)...)
 	}
+	r.dismissLost()
 	if len(ranks) == 0 && r.phase >= phaseStarting {
 		return
 	}
@@ -335,34 +374,44 @@ func (r *run) hostsLost(m proto.Lost) {
 		reason += fmt.Sprintf("; %s behind it cannot be reached any more either", plural(n, "host"))
 	}
 	if r.job.OnFailure == job.FailNotify && r.phase >= phaseStarting && r.outcome == nil {
-		r.markFailed(ranks)
 		r.printLine(fmt.Sprintf("%s; the others go on without the %s there", reason, plural(len(ranks), "rank")))
-		r.node.Do(proto.RanksFailed{Ranks: ranks, Reason: reason})
+		r.reportFailed(ranks, reason)
 		return
 	}
 	c := cause{rank: -1, host: first, kind: kindLost, timing: timingAfter}
-	if r.first.host != first {
+	if r.cause.host != first {
 		c.timing = timingApart
 	}
 	r.fail(c, Failure{Rank: -1, Host: r.nameOf(first), Reason: reason}, proto.ExitFailed)
 }
 
-// allEnded handles Ended, which ends the run: all ranks on hosts that are not lost have ended, and
-// gorun has received all output of these ranks. allEnded completes the outcome with what is known
-// only now.
-func (r *run) allEnded(m proto.Ended) {
-	r.phase = phaseOver
-	if len(r.ranks) == 0 {
+// groupEnded handles Ended: all ranks of a group on hosts that are not lost have ended, and gorun has
+// received all their output. If no other group runs, the run ends, and groupEnded completes the
+// outcome with what is known only now.
+func (r *run) groupEnded(m proto.Ended) {
+	g := r.find(m.Group)
+	if g == nil {
 		return
 	}
+	g.over, g.states = true, newStates()
+	if g.id > 0 {
+		g.prep, g.reply, g.request = nil, nil, proto.Spawn{} // of use only while ranks run
+	}
+	g.early = r.outcome == nil && !r.ending
 	for i := range m.Exits {
-		e := &m.Exits[i]
-		if e.Rank >= 0 && e.Rank < len(r.ranks) {
+		if e := &m.Exits[i]; r.valid(e.Rank) {
 			r.ranks[e.Rank].exit = e
 		}
 	}
 	for _, t := range m.Tails {
 		r.tails[t.Rank] = t.Lines // t.Rank is not checked: gorun reads only the entries of ranks of the job
+	}
+	if slices.ContainsFunc(r.groups, (*group).active) {
+		return
+	}
+	r.phase = phaseOver
+	if len(r.ranks) == 0 {
+		return
 	}
 	if r.outcome == nil && r.job.OnFailure == job.FailNotify {
 		r.endNotifyJob()
@@ -370,15 +419,14 @@ func (r *run) allEnded(m proto.Ended) {
 	if v := r.outcome; v != nil && v.Signal == syscall.SIGTERM && v.Rank < 0 {
 		v.late = r.lateRanks()
 	}
-	if v := r.outcome; v != nil && v.Rank >= 0 {
-		rk := &r.ranks[v.Rank]
-		v.PID = rk.pid // when the rank failed, gorun may not have known its pid yet
-		v.Stderr = r.tails[v.Rank]
+	if v := r.outcome; v != nil && v.number >= 0 {
+		v.PID = r.ranks[v.number].pid // when the rank failed, gorun may not have known its pid yet
+		v.Stderr = r.tails[v.number]
 		if r.ending {
-			v.others = len(r.ranks) - 1
+			v.others = r.ended() - 1
 		}
 		v.asked = v.Signal != 0 && v.Signal == r.signaled
-		if v.Reason == "" && v.Signal == 0 && lacksLibrary(r.programs[rk.app].path, v.ExitCode, v.Stderr) {
+		if v.Reason == "" && v.Signal == 0 && lacksLibrary(r.programOf(v.number).path, v.ExitCode, v.Stderr) {
 			v.Reason = "found no " + libfabricSoname + "; " + installLibrary
 		}
 	}
@@ -413,7 +461,7 @@ func (r *run) endNotifyJob() {
 		}
 	}
 	for i := range r.ranks {
-		if !r.ranks[i].failed {
+		if r.ranks[i].group == 0 && !r.ranks[i].failed {
 			return
 		}
 	}
@@ -421,5 +469,5 @@ func (r *run) endNotifyJob() {
 	if e := r.ranks[0].exit; e != nil && exitCode(*e) != 0 {
 		code = exitCode(*e)
 	}
-	r.outcome = &outcome{Failure: Failure{Rank: -1, Host: r.host, ExitCode: code, Reason: "every rank has failed"}, code: code}
+	r.outcome = &outcome{Failure: Failure{Rank: -1, Host: r.host, ExitCode: code, Reason: "every rank has failed"}, number: -1, code: code}
 }

@@ -63,7 +63,7 @@ func FuzzQuestion(f *testing.F) {
 			_, _ = in.Read(make([]byte, questionLimit))
 			_, _ = in.Write(b)
 		}()
-		a, err = ask(context.Background(), l.Addr().String(), jobQuestion{Job: "id"})
+		a, err = ask(context.Background(), l.Addr().String(), jobQuestion{Job: "id"}, func(net.Conn, jobAnswer) {})
 		<-done
 		if err == nil {
 			var out bytes.Buffer

@@ -5,7 +5,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/job"
 )
 
-// states holds the last proto.State of each host that has sent one, and totals over these hosts.
+// states holds the last proto.State of each host that has sent one about a group, and totals over these hosts.
 // From them checkState finds out whether ranks wait for ever for a rank that has ended.
 type states struct {
 	of    map[int]proto.State // by index of the host: its last State
@@ -82,26 +82,30 @@ func lowest(list map[int]int) int {
 
 // checkState handles State: it records the report of a host, and fails the job if ranks wait for
 // ranks that have ended. A host sends its first State soon after a rank of it has ended normally,
-// or all of them have ended. If this State is the first one of the run, and ranks of that host
+// or all of them have ended. If this State is the first one of the group, and ranks of that host
 // or of another one may still run, checkState sends Watch, which makes all hosts send State. A job
 // that continues without failed ranks needs no such check, because in such a job ranks that have
 // ended count as being in every fence.
 func (r *run) checkState(s proto.State) {
-	if len(r.states.of) == 0 && r.outcome == nil && (!s.Ended || r.used > 1) && r.job.OnFailure != job.FailNotify {
-		r.node.Do(proto.Watch{})
+	g := r.find(s.Group)
+	if g == nil || g.over {
+		return
 	}
-	r.states.note(s)
-	if r.outcome != nil || r.job.OnFailure == job.FailNotify {
+	if len(g.states.of) == 0 && r.outcome == nil && (!s.Ended || g.used > 1) && r.job.OnFailure != job.FailNotify {
+		r.node.Do(proto.Watch{Group: g.id})
+	}
+	g.states.note(s)
+	if r.outcome != nil || r.job.OnFailure == job.FailNotify || g.broken {
 		return
 	}
 	rank, why := -1, ""
 	switch {
-	case r.states.begun > 0 && len(r.states.absent) > 0:
-		rank, why = lowest(r.states.absent), "ended without Init, which other ranks have called"
-	case len(r.states.left) > 0 && r.states.awaits(r.released):
-		rank, why = lowest(r.states.left), "ended while other ranks wait for it in a fence"
+	case g.states.begun > 0 && len(g.states.absent) > 0:
+		rank, why = lowest(g.states.absent), "ended without Init, which other ranks have called"
+	case len(g.states.left) > 0 && g.states.awaits(g.released):
+		rank, why = lowest(g.states.left), "ended while other ranks wait for it in a fence"
 	}
-	if rank >= 0 && rank < len(r.ranks) {
+	if r.valid(rank) {
 		r.fail(cause{rank: rank, host: r.ranks[rank].host, kind: kindNoReason}, Failure{Rank: rank, Reason: why}, proto.ExitFailed)
 	}
 }

@@ -13,7 +13,39 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/launcher/job"
+	"github.com/weft-hpc/weft/transport/libfabric"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// writeUse prints how ranks would use the provider that p selects: see [libfabric.Explain].
+func writeUse(w io.Writer, p *params.Set) error {
+	facts, err := libfabric.Explain(p)
+	if err != nil {
+		return err
+	}
+	for _, f := range facts {
+		text := f.Value
+		if f.Use != "" {
+			text += ": " + f.Use
+		}
+		for i, line := range job.Wrap(text, useWidth-useIndent) {
+			if i > 0 {
+				f.Topic = ""
+			}
+			if _, err := fmt.Fprintf(w, "%-*s%s\n", useIndent, f.Topic, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// The lines of writeUse have useWidth columns at most; the text begins in column useIndent.
+const (
+	useWidth  = 100
+	useIndent = 11
 )
 
 // offer is one row of the table of providers that gorun -info prints. fi_getinfo(3) returns one

@@ -76,3 +76,21 @@ func TestInfoToABrokenPipe(t *testing.T) {
 	full := errors.New("no space")
 	require.ErrorIs(t, writeProviders(writerFunc(func([]byte) (int, error) { return 0, full })), full)
 }
+
+// TestInfoOfProvider: gorun -info -provider P must print how ranks use P, and nothing else.
+func TestInfoOfProvider(t *testing.T) {
+	j, _, err := job.Parse([]string{"-info", "-provider", "net"}, nil)
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, WriteInfo(&b, j, nil))
+	require.Regexp(t, `^provider   net \d+\.\d+, FI_PROTO_XNET\n`, b.String())
+	require.Regexp(t, `\nlarge +rendezvous: `, b.String())
+	require.NotContains(t, b.String(), "WEFT_")
+	for line := range strings.Lines(b.String()) {
+		require.LessOrEqual(t, len(line), useWidth+1)
+	}
+
+	j, _, err = job.Parse([]string{"-info", "-provider", "nosuch"}, nil)
+	require.NoError(t, err)
+	require.ErrorContains(t, WriteInfo(&b, j, nil), `no provider "nosuch"`)
+}

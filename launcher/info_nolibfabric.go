@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+
+	"github.com/weft-hpc/weft/internal/params"
 )
 
-// writeProviders prints how to build a gorun that can list libfabric's providers, or what to
-// install for that.
+func writeUse(w io.Writer, _ *params.Set) error { return writeProviders(w) }
+
+// writeProviders prints how to build a gorun that can ask libfabric's providers, or what to install
+// for that.
 func writeProviders(w io.Writer) error {
 	what := "gorun is built without libfabric; "
 	if err := findHeaders(context.Background()); err != nil {

@@ -54,14 +54,11 @@ type inspection struct {
 	first  int       // Inspect.N of the first round, the only round that asks for stacks
 	rounds int       // number of rounds that have begun
 	until  time.Time // no round begins after this time
-	before *round    // the answers of the round before; nil: this is the first round
-	// known has, by rank, the last answer of the rank before the current round. A rank without an
-	// answer has no entry.
-	known map[int]*wire.RankState
 	// silent is true, by host index, for a host that has been asked in this round and has not
 	// answered. Hosts that have answered have no entry.
 	silent map[int]bool
-	groups []proto.Group          // the answers of the hosts in this round
+	groups []proto.Group          // the answers of the hosts in this round; they have the numbers of ranks in the job
+	of     map[int]*groupAnswers  // by number of a group
 	files  map[string]*stackFiles // the files of stacks, by inspectRequest.dir; empty: no request wants stacks
 }
 
@@ -102,8 +99,8 @@ func (r *run) askHosts(a *inspection) {
 	if a.rounds == 1 {
 		a.first = a.n
 	}
-	for i, p := range r.plans {
-		if len(p.Ranks) > 0 && r.hosts[i].state != hostLost {
+	for i := range r.hosts {
+		if r.hosts[i].state != hostLost && len(r.ranksOn(i)) > 0 {
 			a.silent[i] = true
 		}
 	}
@@ -144,20 +141,41 @@ func (r *run) hostInspected(m proto.Inspected) {
 // names.
 func (r *run) endRound() {
 	a := r.inspecting
-	now := r.observe(a)
-	w := newWaits(now, a.before)
-	if w.again() && a.rounds < inspectRounds && time.Now().Before(a.until) && r.phase == phaseRunning {
-		a.before = &now
-		for rank, s := range now.states {
-			if s != nil {
-				a.known[rank] = s
+	again := false
+	var waiting []groupWaits
+	for _, g := range r.groups {
+		if g.id > 0 && !g.active() {
+			continue
+		}
+		v := a.answers(g)
+		now := r.observe(g, v)
+		w := groupWaits{g, v, now, newWaits(now, v.before)}
+		waiting = append(waiting, w)
+		again = again || w.again()
+	}
+	if again && a.rounds < inspectRounds && time.Now().Before(a.until) && r.phase == phaseRunning {
+		for _, w := range waiting {
+			w.answers.before = &w.now
+			for rank, s := range w.now.states {
+				if s != nil {
+					w.answers.known[rank] = s
+				}
 			}
 		}
 		r.askHosts(a)
 		return
 	}
 	r.inspecting = nil
-	answer := inspected{lines: r.summary(a, w), weft: len(a.known) > 0}
+	var answer inspected
+	for _, w := range waiting {
+		for _, line := range r.summary(w.group, w.answers, w.waits) {
+			if w.group.id > 0 {
+				line = fmt.Sprintf("group %d: %s", w.group.id, line)
+			}
+			answer.lines = append(answer.lines, line)
+		}
+		answer.weft = answer.weft || len(w.answers.known) > 0
+	}
 	for _, g := range a.groups {
 		answer.weft = answer.weft || g.State != nil || g.NoAnswer
 	}
@@ -209,14 +227,24 @@ func (r *run) nextInspection() {
 		}
 		return
 	}
-	a := &inspection{requests: list, until: time.Now().Add(inspectRepeat), known: make(map[int]*wire.RankState), files: make(map[string]*stackFiles)}
+	a := &inspection{requests: list, until: time.Now().Add(inspectRepeat), of: make(map[int]*groupAnswers), files: make(map[string]*stackFiles)}
 	for _, q := range list {
 		if q.stacks && a.files[q.dir] == nil {
-			a.files[q.dir] = newStackFiles(q.dir, len(r.ranks))
+			a.files[q.dir] = newStackFiles(q.dir, len(r.ranks), r.rankNames())
 		}
 	}
 	r.inspecting = a
 	r.askHosts(a)
+}
+
+// rankNames returns the names of all ranks, or nil if none was spawned.
+func (r *run) rankNames() (names []string) {
+	if len(r.groups) > 1 {
+		for i := range r.ranks {
+			names = append(names, r.nameOfRank(i))
+		}
+	}
+	return names
 }
 
 // dropInspections answers all requests that have no answer yet. run.close calls it when the run is
@@ -239,6 +267,8 @@ func (r *run) dropInspections() {
 			}
 		case inspectRequest:
 			list = append(list, m)
+		case stateRequest:
+			m.then(r.state())
 		}
 	}
 	for _, q := range list {
@@ -280,11 +310,11 @@ type sameCalls struct {
 	seqs string
 }
 
-// summary returns lines that say what the ranks do: first a line for each set of ranks that do the
+// summary returns lines that say what the ranks of a group do: first a line for each set of ranks that do the
 // same, then a line for each collective that waits for ranks, then the deadlocks. If a rank has not
 // answered in the last round but has answered in an earlier one, its line has the earlier answer,
 // too.
-func (r *run) summary(a *inspection, w *waits) []string {
+func (r *run) summary(of *group, a *groupAnswers, w *waits) []string {
 	var list []*sameCalls
 	at := make(map[string]*sameCalls)
 	add := func(rank int, parts, peers []string, seqs string) {
@@ -302,7 +332,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 		}
 		e.ranks, e.peers = append(e.ranks, rank), append(e.peers, peers)
 	}
-	known := make([]bool, len(r.ranks))
+	known := make([]bool, len(w.states))
 	slices.SortStableFunc(a.groups, func(x, y proto.Group) int { return cmp.Compare(slices.Min(x.Ranks), slices.Min(y.Ranks)) })
 	for _, g := range a.groups {
 		parts, peers, seqs := groupText(g)
@@ -312,7 +342,7 @@ func (r *run) summary(a *inspection, w *waits) []string {
 		}
 	}
 	for rank, ok := range known {
-		switch h := r.ranks[rank].host; {
+		switch h := r.ranks[of.first+rank].host; {
 		case ok:
 		case r.hosts[h].state == hostLost:
 			add(rank, []string{"lost with host " + r.hosts[h].Name}, nil, "")
@@ -460,7 +490,7 @@ func callArguments(c wire.RankCall, say func(string), place func()) (peers []str
 		say(word)
 		place()
 		text := strconv.Itoa(c.Peer)
-		if c.World != c.Peer {
+		if c.World != c.Peer && !c.Connection {
 			text += fmt.Sprintf(" (rank %d of the world)", c.World)
 		}
 		peers = []string{text}

@@ -17,9 +17,9 @@ import (
 // which the host has answered with groups.
 func inspectionOf(size int, groups ...proto.Group) []string {
 	r := newRun(&session{}, "id")
-	r.hosts, r.ranks = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, size)
-	a := &inspection{groups: groups}
-	return r.summary(a, newWaits(r.observe(a), nil))
+	r.hosts, r.ranks, r.size = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, size), size
+	a := &groupAnswers{groups: groups}
+	return r.summary(r.group, a, newWaits(r.observe(r.group, a), nil))
 }
 
 // waiting returns the answer of a rank that waits in calls, each in a goroutine of its own. started
@@ -115,6 +115,15 @@ func TestWhatRanksDo(t *testing.T) {
 			"rank 0: comm.Recv(comm 1.2, from 0 (rank 1 of the world), tag 7) at main.go:18",
 			"rank 1: has ended",
 		}},
+		"connections": {3, []proto.Group{
+			waiting(0, 0, wire.RankCall{Name: "Recv", Where: "main.go:18", Comm: "connection", Connection: true, Wait: wire.WaitRecv, Peer: 1, World: -1, Tag: 7}),
+			waiting(1, 0, wire.RankCall{Name: "Barrier", Where: "main.go:22", Comm: "comm 0.1 of a connection", Connection: true, Wait: wire.WaitCollective, Peer: 0, World: -1, Tag: -1}),
+			waiting(2, 0, wire.RankCall{Name: "Allreduce", Comm: "connection", Connection: true, Wait: wire.WaitCollective, Peer: 0, World: -1, Tag: -1}, recvFrom(0, 1)),
+		}, []string{
+			"rank 0: comm.Recv(connection, from 1, tag 7) at main.go:18",
+			"rank 1: comm.Barrier(comm 0.1 of a connection) at main.go:22",
+			"rank 2: comm.Allreduce(connection) under way; comm.Recv(world, from 0, tag 1) at main.go:18",
+		}},
 		"invalid ranks": {2, []proto.Group{waiting(0, 0, recvFrom(1<<40, 1)), waiting(1, 0, recvFrom(-7, 1))}, []string{
 			"rank 0: comm.Recv(world, from 1099511627776, tag 1) at main.go:18",
 			"rank 1: comm.Recv(world, from any rank, tag 1) at main.go:18",
@@ -129,7 +138,7 @@ func TestWhatRanksDo(t *testing.T) {
 func inspectedRun(t *testing.T) *run {
 	t.Helper()
 	r := newRun(&session{}, "id")
-	r.phase, r.ranks = phaseRunning, []rank{{host: 0}, {host: 1}}
+	r.phase, r.ranks, r.size = phaseRunning, []rank{{host: 0}, {host: 1}}, 2
 	r.hosts = []host{{Host: hosts.Host{Name: "n0"}}, {Host: hosts.Host{Name: "n1"}}}
 	r.plans = []proto.Plan{{Index: 0, Ranks: []proto.Rank{{Rank: 0}}}, {Index: 1, Ranks: []proto.Rank{{Rank: 1}}}}
 	return r
@@ -143,7 +152,7 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 	dir := t.TempDir()
 	var answers []inspected
 	q := inspectRequest{stacks: true, dir: dir, then: func(a inspected) { answers = append(answers, a) }}
-	r.inspecting = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.inspecting = &inspection{requests: []inspectRequest{q}, files: map[string]*stackFiles{dir: newStackFiles(dir, 2, nil)}}
 	r.inspectQueue = []inspectRequest{q}
 	r.endRound()
 	r.inspect(inspectRequest{then: q.then})
@@ -165,8 +174,8 @@ func TestNextInspectionWaitsForFiles(t *testing.T) {
 // all of them, so that each process gets its answer within answerTime.
 func TestOneInspectionForAllRequestsThatWait(t *testing.T) {
 	r := inspectedRun(t)
-	r.node = &tree.Node{} // a node without connections, which sends nothing
-	r.ranks = nil         // without ranks and plans, no host has to answer
+	r.node = &tree.Node{}    // a node without connections, which sends nothing
+	r.ranks, r.size = nil, 0 // without ranks and plans, no host has to answer
 	r.plans = nil
 	dir := t.TempDir()
 	answers := make(map[string][]string)
@@ -237,12 +246,12 @@ func TestAnswersOfEarlierRounds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got inspected
 			r := inspectedRun(t)
-			r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, known: known, groups: test.groups, silent: test.silent}
+			r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { got = a }}}, of: map[int]*groupAnswers{0: {known: known}}, groups: test.groups, silent: test.silent}
 			r.endRound()
 			require.Equal(t, []string{"rank 0: comm.Recv(world, from 1, tag 1) at main.go:18", test.want}, got.lines)
 		})
 	}
 	r := inspectedRun(t)
-	r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, known: known, silent: map[int]bool{0: true, 1: true}}
+	r.inspecting = &inspection{requests: []inspectRequest{{then: func(a inspected) { require.True(t, a.weft) }}}, of: map[int]*groupAnswers{0: {known: known}}, silent: map[int]bool{0: true, 1: true}}
 	r.endRound()
 }

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
@@ -24,25 +26,38 @@ import (
 
 // Questions of other processes to a gorun that runs a job
 //
-// gorun -stacks JOB asks the gorun that runs the job JOB what its ranks do. Both are on the same
+// gorun -stacks JOB asks the gorun that runs the job JOB what its ranks do. gorun -ps asks each
+// gorun of this host about its job. gorun -stop JOB asks a gorun to end its job. Both are on the same
 // host. Each gorun that runs a job listens on a Unix socket whose name ends with the pid of this
 // gorun. Each side checks the user of the other side: see mayAsk and mayAnswer.
 //
 //	gorun -stacks JOB ── jobQuestion ──► gorun that runs the job     one line of JSON each
 //	                  ◄── jobAnswer ────
 
-// jobQuestion asks what the ranks of a job do.
+// jobQuestion is a question about a job.
 type jobQuestion struct {
-	Job string `json:"job"` // the id of the job, or the pid of the gorun that runs it
+	// Job is the id of the job, or the pid of the gorun that runs it. With aboutState it may be "",
+	// for the job of every gorun.
+	Job string `json:"job"`
+	// About is what the question is about.
+	About string `json:"about,omitempty"`
 	// Dir is the absolute path of the directory to which gorun writes the ranks' stacks. If it is
 	// "", gorun writes no stacks.
 	Dir string `json:"dir,omitempty"`
 }
 
-// jobAnswer holds what the ranks do, or the reason why gorun does not know that.
+// What a question is about.
+const (
+	aboutRanks = ""      // what the ranks do
+	aboutState = "state" // the state of the job
+	aboutEnd   = "end"   // the job must end, as after SIGTERM; the connection lasts until it has ended
+)
+
+// jobAnswer is the answer to a jobQuestion. If Other is set, the rest is empty.
 type jobAnswer struct {
-	Other bool     `json:"other,omitempty"` // the gorun that was asked does not run the job of the question
-	Lines []string `json:"lines,omitempty"` // text for the user; empty if Other is set
+	Other bool      `json:"other,omitempty"` // the gorun that was asked does not run the job of the question
+	Lines []string  `json:"lines,omitempty"` // to aboutRanks: text for the user, or why gorun does not know what the ranks do
+	State *jobState `json:"state,omitempty"` // to aboutState, and to aboutEnd if the job is now ending
 }
 
 // The bounds of a question and its answer.
@@ -118,31 +133,59 @@ func (s *session) answer(ctx context.Context, c net.Conn) {
 	if err != nil || json.Unmarshal(line, &q) != nil {
 		return
 	}
+	a := s.answerTo(ctx, &q)
+	text, err := json.Marshal(a)
+	if err != nil {
+		return
+	}
+	_ = c.SetDeadline(time.Now().Add(questionTime))
+	if _, err := c.Write(append(text, '\n')); err != nil { // the other process has not read the answer
+		return
+	}
+	if q.About == aboutEnd && a.State != nil {
+		<-ctx.Done()
+	}
+}
+
+// answerTo returns the answer to a question. It blocks until gorun knows the answer, at most for
+// answerTime, and not after the end of ctx.
+func (s *session) answerTo(ctx context.Context, q *jobQuestion) jobAnswer {
 	r := s.current.Load()
-	var a jobAnswer
+	anyJob := q.About == aboutState && q.Job == "" && r != nil
+	if !anyJob && q.Job != strconv.Itoa(os.Getpid()) && (r == nil || q.Job != r.id) {
+		return jobAnswer{Other: true}
+	}
 	switch {
-	case q.Job != strconv.Itoa(os.Getpid()) && (r == nil || q.Job != r.id):
-		a.Other = true
+	case r == nil && q.About == aboutRanks:
+		return jobAnswer{Lines: []string{"no rank runs"}}
 	case r == nil:
-		a.Lines = []string{"no rank runs"}
-	default:
-		done := make(chan inspected, 1)
-		if !r.mail.post(inspectRequest{stacks: q.Dir != "", dir: q.Dir, then: func(i inspected) { done <- i }}) {
-			done <- inspected{lines: []string{jobEnded}}
-		}
+		return jobAnswer{Other: true}
+	case q.About == aboutRanks:
+		return jobAnswer{Lines: s.whatRanksDo(ctx, r, q)}
+	}
+	state := r.askState(ctx)
+	if q.About == aboutEnd {
 		select {
-		case i := <-done:
-			a.Lines = i.lines
-		case <-ctx.Done():
-			a.Lines = []string{jobEnded}
-		case <-time.After(answerTime):
-			a.Lines = []string{"gorun has not answered in time"}
+		case s.signals <- syscall.SIGTERM:
+		default: // there are many signals already
 		}
 	}
-	text, err := json.Marshal(a)
-	if err == nil {
-		_ = c.SetDeadline(time.Now().Add(questionTime))
-		_, _ = c.Write(append(text, '\n')) // an error means that the other process has not read the answer
+	return jobAnswer{State: state}
+}
+
+// whatRanksDo returns what the ranks of the run do, or why that is not known.
+func (s *session) whatRanksDo(ctx context.Context, r *run, q *jobQuestion) []string {
+	done := make(chan inspected, 1)
+	if !r.mail.post(inspectRequest{stacks: q.Dir != "", dir: q.Dir, then: func(i inspected) { done <- i }}) {
+		return []string{jobEnded}
+	}
+	select {
+	case i := <-done:
+		return i.lines
+	case <-ctx.Done():
+		return []string{jobEnded}
+	case <-time.After(answerTime):
+		return []string{"gorun has not answered in time"}
 	}
 }
 
@@ -179,7 +222,7 @@ func peerUser(c net.Conn, may func(user, own int) bool) error {
 // Stacks blocks until the gorun has answered, a time limit has passed, or ctx ends. It writes an
 // error to stderr.
 func Stacks(ctx context.Context, stdout, stderr io.Writer, opts job.Options) int {
-	lines, err := askJob(ctx, opts)
+	lines, err := askRanks(ctx, opts)
 	if err != nil {
 		fmt.Fprintf(stderr, "gorun: -stacks: %v\n", err)
 		return proto.ExitFailed
@@ -202,10 +245,9 @@ func printAnswer(w io.Writer, lines []string) error {
 	return nil
 }
 
-// askJob asks the gorun that runs the job opts.Job, and returns the lines of its answer. If
-// opts.Job is an id and not a pid, askJob asks every gorun whose socket it finds, because it does
-// not know which of them runs the job.
-func askJob(ctx context.Context, opts job.Options) ([]string, error) {
+// askRanks asks the gorun that runs the job opts.Job what the ranks do, and returns the lines of its
+// answer.
+func askRanks(ctx context.Context, opts job.Options) ([]string, error) {
 	q := jobQuestion{Job: opts.Job}
 	if opts.StacksDir != "" {
 		dir, err := filepath.Abs(opts.StacksDir)
@@ -214,42 +256,52 @@ func askJob(ctx context.Context, opts job.Options) ([]string, error) {
 		}
 		q.Dir = dir
 	}
+	var lines atomic.Pointer[[]string]
 	ctx, found := context.WithCancel(ctx)
 	defer found()
-	var lines atomic.Pointer[[]string]
+	err := askJob(ctx, q, func(_ net.Conn, a jobAnswer) {
+		lines.Store(&a.Lines)
+		found()
+	})
+	if l := lines.Load(); l != nil {
+		return *l, nil
+	}
+	return nil, cmp.Or(err, noJob(opts.Job))
+}
+
+// noJob returns the error of a question to which no gorun has answered.
+func noJob(job string) error {
+	return fmt.Errorf("expected the id of a job of this user on this host, or the pid of its gorun, found %q", job)
+}
+
+// askJob asks the gorun that runs the job q.Job, and calls f with its connection and its answer. If
+// q.Job is not a pid, askJob asks every gorun whose socket it finds, because it does not know which
+// of them runs the job. If q.Job is "", more than one may answer, and f is called concurrently. f
+// must not keep the connection.
+func askJob(ctx context.Context, q jobQuestion, f func(c net.Conn, a jobAnswer)) error {
 	var asking errgroup.Group
 	asking.SetLimit(maxQuestions)
-	for _, name := range jobSockets(opts.Job) {
-		// The goroutine ends with the answer or an error of ask, after answerTime + questionTime,
-		// when ctx ends, or when another gorun has answered for the job.
+	for _, name := range jobSockets(q.Job) {
+		// The goroutine ends with f, after an error of ask, after answerTime + questionTime, or when
+		// ctx ends.
 		asking.Go(func() error {
-			a, err := ask(ctx, name, q)
+			a, err := ask(ctx, name, q, f)
 			pid := strings.TrimPrefix(name, jobSocket)
 			switch {
 			case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT), err == nil && a.Other:
 			case err != nil && ctx.Err() != nil:
 				return context.Cause(ctx)
-			case errors.Is(err, errOtherUser) && pid != opts.Job:
+			case errors.Is(err, errOtherUser) && pid != q.Job:
 				// Another user's gorun is no error while askJob searches for an id.
 			case errors.Is(err, os.ErrDeadlineExceeded):
 				return fmt.Errorf("gorun with pid %s has not answered within %v: perhaps it is stopped", pid, answerTime+questionTime)
 			case err != nil:
 				return fmt.Errorf("gorun with pid %s: %w", pid, err)
-			default:
-				lines.Store(&a.Lines)
-				found()
 			}
 			return nil
 		})
 	}
-	err := asking.Wait()
-	if l := lines.Load(); l != nil {
-		return *l, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return nil, fmt.Errorf("expected the id of a job of this user on this host, or the pid of its gorun, found %q", opts.Job)
+	return asking.Wait()
 }
 
 // jobSockets returns the names of the sockets on which the gorun that runs a job may listen. If
@@ -263,10 +315,10 @@ func jobSockets(text string) []string {
 	return allJobSockets()
 }
 
-// ask sends a question to the gorun that listens on the socket name, and returns the answer. It
-// blocks for at most questionTime to connect, then for at most answerTime + questionTime, and not
-// after the end of ctx.
-func ask(ctx context.Context, name string, q jobQuestion) (a jobAnswer, err error) {
+// ask sends a question to the gorun that listens on the socket name, and returns the answer. If the
+// gorun runs the job of the question, ask calls f first. It blocks for at most questionTime to
+// connect, then for at most answerTime + questionTime, and not after the end of ctx.
+func ask(ctx context.Context, name string, q jobQuestion, f func(c net.Conn, a jobAnswer)) (a jobAnswer, err error) {
 	c, err := (&net.Dialer{Timeout: questionTime}).DialContext(ctx, "unix", name)
 	if err != nil {
 		return a, err
@@ -284,5 +336,11 @@ func ask(ctx context.Context, name string, q jobQuestion) (a jobAnswer, err erro
 	if _, err := c.Write(append(text, '\n')); err != nil {
 		return a, err
 	}
-	return a, json.NewDecoder(io.LimitReader(c, answerLimit)).Decode(&a)
+	if err := json.NewDecoder(io.LimitReader(c, answerLimit)).Decode(&a); err != nil {
+		return a, err
+	}
+	if !a.Other {
+		f(c, a)
+	}
+	return a, nil
 }

@@ -27,7 +27,7 @@ func TestWhoMayAsk(t *testing.T) {
 	require.False(t, mayAnswer(bob, alice))
 }
 
-// TestAskBesideStoppedJobs: askJob searches for a job by its id, and so asks all gorun processes.
+// TestAskBesideStoppedJobs: askRanks searches for a job by its id, and so asks all gorun processes.
 // It must get the answer of the gorun that runs the job although maxQuestions-1 other gorun
 // processes are stopped and never answer. In place of the stopped ones, the test has listeners that
 // accept no connection.
@@ -58,7 +58,7 @@ func TestAskBesideStoppedJobs(t *testing.T) {
 			}
 		}
 	}()
-	lines, err := askJob(ctx, job.Options{Job: id})
+	lines, err := askRanks(ctx, job.Options{Job: id})
 	require.NoError(t, err)
 	require.Equal(t, []string{"no rank runs, while it waited for hosts to answer"}, lines)
 }

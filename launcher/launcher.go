@@ -69,9 +69,12 @@ type Result struct {
 
 // Failure describes the failure of a rank, or of the job as a whole.
 type Failure struct {
-	// Rank is the number of the rank that failed. It is -1 if the job failed for another reason,
-	// for example a timeout, a failed build or a lost host.
-	Rank    int
+	// Rank is the rank that failed, in its group. It is -1 if the job failed for another reason, for
+	// example a timeout, a failed build or a lost host.
+	Rank int
+	// Group is 0 for the ranks that the job started with, and otherwise the number of a group of
+	// ranks that other ranks have spawned.
+	Group   int
 	Host    string // the host of the rank; without a rank, the host that failed, or gorun's host
 	Program string // the program of the rank, as job.App.Program names it; "" without a rank
 	PID     int    // process id of the rank; 0: the rank was not started, or there is no rank
@@ -145,10 +148,16 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	} else {
 		v = s.prepare(id)
 	}
-	for v == nil {
+	for copies := 1; v == nil; copies++ {
 		r := newRun(s, id)
 		s.current.Store(r)
 		v = r.execute()
+		if copies < maxCopies && r.copyWasBusy(v) {
+			s.verbose("a node could not execute its new copy of gorun; starting again with another copy")
+			v, id = nil, bootstrap.NewJobID()
+			s.watchdog.Job(id)
+			continue
+		}
 		s.report.add(r, v)
 		if !s.prepareRestart(r, v) {
 			if v != nil && !v.end && s.epoch > 0 {
@@ -198,9 +207,10 @@ type session struct {
 // outcome says how a run ended. A nil outcome means that the run ended well.
 type outcome struct {
 	Failure
-	code  int  // exit code of gorun
-	end   bool // the job must not be restarted, even with -on-failure restart
-	asked bool // the signal that ended the rank is one that gorun had passed to the ranks
+	number int  // number in the job of the rank that failed; -1: none
+	code   int  // exit code of gorun
+	end    bool // the job must not be restarted, even with -on-failure restart
+	asked  bool // the signal that ended the rank is one that gorun had passed to the ranks
 	// others is the number of the other ranks of the job, if gorun ended them because of the
 	// failure. Otherwise it is 0.
 	others int
@@ -212,7 +222,7 @@ type outcome struct {
 // restarted.
 func (s *session) startFailure(err error) *outcome {
 	code := codeOf(err)
-	return &outcome{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, code: code, end: true}
+	return &outcome{Failure: Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}, number: -1, code: code, end: true}
 }
 
 // warn prints the warnings in job.Warnings.

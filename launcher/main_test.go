@@ -152,6 +152,10 @@ func rankMain(args []string) int {
 		return waitForEnd(false)
 	}
 	switch arg(0) {
+	case "spawn":
+		return spawnMain(ctx, open(), arg(1))
+	case "spawned":
+		return spawnedMain(ctx, open(), args[1:])
 	case "exit":
 		n, _ := strconv.Atoi(arg(1))
 		return n

@@ -167,7 +167,7 @@ func (r *run) appNP(machines []place.Machine, p place.Policy) ([]int, error) {
 func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 	j := r.job
 	np := len(placed.Ranks)
-	r.ranks = make([]rank, np)
+	r.size, r.ranks = np, make([]rank, np)
 	r.plans = make([]proto.Plan, len(r.hosts))
 	appNums := make([]int, np)
 	for i := range r.plans {
@@ -183,42 +183,43 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 	m := &proto.Prepare{
 		Card: bootstrap.Card{
 			JobID: r.id, Secret: secret[:], Size: np, KVSName: "kvs_" + r.id, Epoch: r.epoch,
-			AppNums: bootstrap.Runs(appNums), Params: bootstrap.CardParams(j.Params),
+			AppNums: bootstrap.Runs(appNums), Slots: r.universe(), Params: bootstrap.CardParams(j.Params),
 		},
-		Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
+		Wrap: j.Wrap, Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
 		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.onlyThisHost(),
 		OneSink: r.out.shared(), PerRank: r.out.dir != "",
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
-		Rebind: j.Bind == job.BindCore && j.Rankfile == "",
+		Rebind: j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
 	}
-	r.assignAddresses(m)
+	r.assignAddresses(r.group, m)
 	if err := r.describePrograms(m); err != nil {
 		return nil, err
 	}
 	return m, r.readyIO(m)
 }
 
-// assignAddresses numbers the hosts that have ranks, and chooses where ranks listen: on one address
+// assignAddresses numbers the hosts that have ranks of a group, and chooses where ranks listen: on one address
 // of each host, and if possible on consecutive ports from the same first port on each host, so that
 // each rank can compute the addresses of the others. In three cases it chooses no addresses. If all
 // ranks are on one host and share memory, no rank needs to listen. If the user names an interface,
 // or the hosts have no network in common, ranks choose their addresses and exchange them.
-func (r *run) assignAddresses(m *proto.Prepare) {
+func (r *run) assignAddresses(g *group, m *proto.Prepare) {
 	number := make(map[int]int) // by index in r.hosts: the number of the host; only hosts that have ranks
-	nodes := make([]int, len(r.ranks))
+	nodes := make([]int, g.size)
 	var used []int
 	most := 0
-	for i := range r.ranks {
-		h := r.ranks[i].host
+	for i := range nodes {
+		h := r.ranks[g.first+i].host
 		if _, ok := number[h]; !ok {
 			number[h] = len(used)
 			used = append(used, h)
-			most = max(most, len(r.plans[h].Ranks))
+			m.Card.Names = append(m.Card.Names, cmp.Or(r.hosts[h].agent.Hostname, r.hosts[h].Name))
+			most = max(most, len(g.plans[h].Ranks))
 		}
 		nodes[i] = number[h]
 	}
-	m.Card.HostOf, r.used = bootstrap.Runs(nodes), len(used)
+	m.Card.HostOf, g.used = bootstrap.Runs(nodes), len(used)
 	params := r.job.Params
 	m.Interface = tcpInterface(params, len(used) == 1 && m.Memory)
 	if namesInterface(params) || len(used) == 1 && m.Memory {
@@ -233,7 +234,7 @@ func (r *run) assignAddresses(m *proto.Prepare) {
 		r.verbose("ranks listen on %s", strings.Join(firstFew(addrs), ", "))
 	}
 	for i, h := range used {
-		m.Plans[h].Address = addrs[i]
+		g.plans[h].Address = addrs[i]
 	}
 	m.LowPort, m.HighPort = r.job.Ports.Low, r.job.Ports.High
 	if m.BasePort = procs.BasePort(most, m.LowPort, m.HighPort); m.BasePort > 0 {
@@ -348,34 +349,52 @@ func sharesMemory(s *params.Set) bool {
 	return len(use) > 0 && use[0] == "shm"
 }
 
-// hostsPrepared handles Prepared, which comes when every host is ready or has failed. If a host has
-// failed, the run ends. Otherwise hostsPrepared makes the hosts start the ranks or, if hosts lack
-// files, first sends them these files.
+// hostsPrepared handles Prepared, which comes when every host of a group is ready or has failed. If a
+// host has failed, the run or the spawned group ends. Otherwise hostsPrepared makes the hosts start the
+// ranks or, if hosts lack files, first sends them these files.
 func (r *run) hostsPrepared(m proto.Prepared) {
-	if r.phase != phasePreparing {
+	g := r.find(m.Group)
+	if g == nil || r.phaseOf(g) != phasePreparing {
 		return
 	}
 	if len(m.Failed) > 0 {
-		r.failHosts(m.Failed)
+		r.failGroupHosts(g, m.Failed)
 		return
 	}
 	for _, p := range m.Ports {
-		if p.Index < 0 || p.Index >= len(r.plans) || !validPorts(&r.plans[p.Index], p.Ports) {
-			r.failStart(errors.New(r.nameOf(p.Index) + ": its agent reports invalid ports"))
+		if p.Index < 0 || p.Index >= len(g.plans) || !validPorts(&g.plans[p.Index], p.Ports) {
+			r.failGroup(g, errors.New(r.nameOf(p.Index)+": its agent reports invalid ports"))
 			return
 		}
 	}
-	start := proto.Start{Addrs: r.addrs(m.Ports)}
+	start := proto.Start{Group: g.id, Addrs: g.addrs(m.Ports)}
 	for _, e := range m.NoMemory {
 		r.verbose("%s: its ranks cannot share memory and use the next of transport.use: %s", r.nameOf(e.Index), e.Cause)
 	}
-	r.verbose("job %s: %s", r.id, r.listenText(start, len(m.NoMemory) == 0))
+	r.verbose("job %s: %s", g.jobID, g.listenText(start, len(m.NoMemory) == 0))
 	if len(m.Need) == 0 {
-		r.start(start)
+		r.start(g, start)
 		return
 	}
-	r.phase, r.pending = phaseStaging, start
-	r.stage(m.Need)
+	g.pending = start
+	r.setPhase(g, phaseStaging)
+	r.stage(g, m.Need)
+}
+
+// phaseOf returns how far a group has come. For group 0 that is the phase of the run.
+func (r *run) phaseOf(g *group) phase {
+	if g.id == 0 {
+		return r.phase
+	}
+	return g.phase
+}
+
+func (r *run) setPhase(g *group, p phase) {
+	if g.id == 0 {
+		r.phase = p
+	} else {
+		g.phase = p
+	}
 }
 
 // validPorts reports whether ports can be the ports of the ranks of plan p. The ports come from an
@@ -388,20 +407,20 @@ func validPorts(p *proto.Plan, ports []int) bool {
 // addrs returns the address and port of each rank. other lists the hosts whose ranks listen on
 // other ports than planned. If other is empty, addrs returns nil, because the ranks then need no
 // list.
-func (r *run) addrs(other []proto.HostPorts) []string {
+func (g *group) addrs(other []proto.HostPorts) []string {
 	if len(other) == 0 {
 		return nil
 	}
-	addrs := make([]string, len(r.ranks))
-	for _, p := range r.plans {
+	addrs := make([]string, g.size)
+	for _, p := range g.plans {
 		for i, rk := range p.Ranks {
-			addrs[rk.Rank] = netip.AddrPortFrom(netip.MustParseAddr(p.Address), uint16(r.prep.BasePort+i)).String()
+			addrs[g.rank(rk.Rank)] = netip.AddrPortFrom(netip.MustParseAddr(p.Address), uint16(g.prep.BasePort+i)).String()
 		}
 	}
 	for _, o := range other {
-		p := r.plans[o.Index]
+		p := g.plans[o.Index]
 		for i, rk := range p.Ranks {
-			addrs[rk.Rank] = netip.AddrPortFrom(netip.MustParseAddr(p.Address), uint16(o.Ports[i])).String()
+			addrs[g.rank(rk.Rank)] = netip.AddrPortFrom(netip.MustParseAddr(p.Address), uint16(o.Ports[i])).String()
 		}
 	}
 	return addrs
@@ -409,38 +428,45 @@ func (r *run) addrs(other []proto.HostPorts) []string {
 
 // listenText returns a text for -v about where the ranks listen. memory is false if a host could
 // not make the memory file that its ranks should share.
-func (r *run) listenText(s proto.Start, memory bool) string {
+func (g *group) listenText(s proto.Start, memory bool) string {
 	switch {
 	case s.Addrs != nil:
 		return "each rank listens on a port of its own, because planned ports are taken"
-	case r.prep.Card.BasePort != 0 && len(r.prep.Card.Hosts) == 1:
-		return fmt.Sprintf("rank i listens on %s, port %d+i", r.prep.Card.Hosts[0], r.prep.BasePort)
-	case r.prep.Card.BasePort != 0:
-		return fmt.Sprintf("the ranks of each host listen from port %d on", r.prep.BasePort)
-	case memory && r.prep.Memory && r.prep.Card.HostOf[len(r.prep.Card.HostOf)-1].Value == 0:
+	case g.prep.Card.BasePort != 0 && len(g.prep.Card.Hosts) == 1:
+		return fmt.Sprintf("rank i listens on %s, port %d+i", g.prep.Card.Hosts[0], g.prep.BasePort)
+	case g.prep.Card.BasePort != 0:
+		return fmt.Sprintf("the ranks of each host listen from port %d on", g.prep.BasePort)
+	case memory && g.prep.Memory && g.prep.Card.HostOf[len(g.prep.Card.HostOf)-1].Value == 0:
 		return "the ranks share memory"
 	}
 	return "the ranks choose where they listen"
 }
 
-// filesStaged handles Staged, which comes when every host has its files or has failed to get them.
+// filesStaged handles Staged, which comes when every host of a group has its files or has failed to
+// get them.
 func (r *run) filesStaged(m proto.Staged) {
-	if r.phase != phaseStaging {
+	g := r.find(m.Group)
+	if g == nil || r.phaseOf(g) != phaseStaging {
 		return
 	}
 	if len(m.Failed) > 0 {
-		r.failHosts(m.Failed)
+		r.failGroupHosts(g, m.Failed)
 		return
 	}
-	r.start(r.pending)
+	r.start(g, g.pending)
 }
 
-// start makes the hosts start the ranks. If ranks on other hosts read standard input, it begins to
-// send it to the hosts.
-func (r *run) start(m proto.Start) {
-	r.phase, r.startSent = phaseStarting, time.Now()
+// start makes the hosts start the ranks of a group. If ranks of group 0 on other hosts read standard
+// input, it begins to send it to the hosts. A spawned group does not start if the job is ending.
+func (r *run) start(g *group, m proto.Start) {
+	if g.id > 0 && (r.outcome != nil || r.ending) {
+		r.failGroup(g, errJobEnds)
+		return
+	}
+	g.startSent = time.Now()
+	r.setPhase(g, phaseStarting)
 	r.node.Do(m)
-	if r.stdin != nil {
+	if g.id == 0 && r.stdin != nil {
 		r.stdin.begin()
 	}
 }

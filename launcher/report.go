@@ -50,8 +50,26 @@ type reportRun struct {
 	Begun   time.Time      `json:"begun"`
 	Ended   time.Time      `json:"ended"`
 	Hosts   []reportHost   `json:"hosts"`
-	Ranks   []reportRank   `json:"ranks"`
+	Ranks   []reportRank   `json:"ranks"`            // of all groups
+	Groups  []reportGroup  `json:"groups,omitempty"` // the groups that ranks have spawned, in the order of their numbers
 	Failure *reportFailure `json:"failure,omitempty"`
+}
+
+// reportGroup is a group of ranks that a rank has spawned.
+type reportGroup struct {
+	Group int       `json:"group"`
+	JobID string    `json:"job_id"`
+	By    reportRef `json:"spawned_by"`
+	// Started is when the ranks were started, by the clock of gorun's host. It is absent if they were
+	// not started, because the request has failed.
+	Started *time.Time  `json:"started,omitempty"`
+	Apps    []reportApp `json:"apps"`
+}
+
+// reportRef names a rank.
+type reportRef struct {
+	Group int `json:"group,omitempty"`
+	Rank  int `json:"rank"`
 }
 
 type reportHost struct {
@@ -74,11 +92,12 @@ type reportHost struct {
 }
 
 type reportRank struct {
-	Rank int    `json:"rank"`
-	App  int    `json:"app"`
-	Host string `json:"host"`
-	CPUs []int  `json:"cpus,omitempty"`
-	PID  int    `json:"pid,omitempty"`
+	Group int    `json:"group,omitempty"` // absent: the rank was not spawned
+	Rank  int    `json:"rank"`            // in its group
+	App   int    `json:"app"`             // index in the apps of the job, or of the group
+	Host  string `json:"host"`
+	CPUs  []int  `json:"cpus,omitempty"`
+	PID   int    `json:"pid,omitempty"`
 	// Started is when the rank was started, by the clock of its host. It is absent if the rank was
 	// not started.
 	Started *time.Time `json:"started,omitempty"`
@@ -114,7 +133,8 @@ type reportComm struct {
 
 // reportFailure is a Failure as the report has it.
 type reportFailure struct {
-	Rank     *int     `json:"rank,omitempty"` // absent: not the failure of one rank
+	Rank     *int     `json:"rank,omitempty"`  // absent: not the failure of one rank
+	Group    int      `json:"group,omitempty"` // group of the rank; absent: the rank was not spawned
 	Host     string   `json:"host,omitempty"`
 	Reason   string   `json:"reason"`           // the result of Failure.Error
 	ExitCode int      `json:"exit_code"`        // exit code of gorun
@@ -129,7 +149,7 @@ func reportOf(f *Failure, code int) *reportFailure {
 	}
 	out := &reportFailure{Host: f.Host, Reason: f.Error(), ExitCode: code, Stderr: f.Stderr}
 	if f.Rank >= 0 {
-		out.Rank = &f.Rank
+		out.Rank, out.Group = &f.Rank, f.Group
 	}
 	return out
 }
@@ -147,18 +167,41 @@ func (p *report) add(r *run, v *outcome) {
 			rh.State = "unknown"
 		}
 		if i < len(r.plans) {
-			rh.Ranks, rh.Address = len(r.plans[i].Ranks), r.plans[i].Address
+			rh.Address = r.plans[i].Address
+		}
+		for _, g := range r.groups {
+			if i < len(g.plans) {
+				rh.Ranks += len(g.plans[i].Ranks)
+			}
 		}
 		run.Hosts = append(run.Hosts, rh)
 	}
-	local := make([]int, len(r.hosts))
+	for _, g := range r.groups[1:] {
+		by := r.groupOf(g.by)
+		rg := reportGroup{Group: g.id, JobID: g.jobID, By: reportRef{by.id, by.rank(g.by)}}
+		if !g.startDone.IsZero() {
+			rg.Started = &g.startDone
+		}
+		for _, a := range g.apps {
+			rg.Apps = append(rg.Apps, reportApp{Program: a.program, Args: a.args, Path: a.path})
+		}
+		run.Groups = append(run.Groups, rg)
+	}
+	planned := make(map[int][]int) // by number of a rank: the hardware threads of its plan
+	for _, g := range r.groups {
+		for _, p := range g.plans {
+			for _, rk := range p.Ranks {
+				planned[rk.Rank] = rk.CPUs
+			}
+		}
+	}
 	for i := range r.ranks {
 		rk := &r.ranks[i]
-		rr := reportRank{Rank: i, App: rk.app, Host: r.hosts[rk.host].Name, PID: rk.pid, State: "not started", Failed: rk.failed}
-		if rr.CPUs = r.plans[rk.host].Ranks[local[rk.host]].CPUs; rk.cpus != nil {
+		g := r.groupOf(i)
+		rr := reportRank{Group: g.id, Rank: g.rank(i), App: rk.app, Host: r.hosts[rk.host].Name, PID: rk.pid, State: "not started", Failed: rk.failed}
+		if rr.CPUs = planned[i]; rk.cpus != nil {
 			rr.CPUs = rk.cpus
 		}
-		local[rk.host]++
 		if rk.pid != 0 {
 			rr.State, rr.Started = "running", &rk.started
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
+	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -57,9 +58,13 @@ func TestReportMatchesItsSchema(t *testing.T) {
 		change func(j *job.Job)
 		ranks  string // a state that at least one rank must have in the report; "": the report may have no ranks
 	}{
-		"well":       {func(*job.Job) {}, "exited"},
-		"code":       {func(j *job.Job) { j.Apps[0].Args = []string{"fail", "1", "5"} }, "killed"},
-		"signal":     {func(j *job.Job) { j.Apps[0].Args = []string{"kill", "1"} }, "killed"},
+		"well":   {func(*job.Job) {}, "exited"},
+		"code":   {func(j *job.Job) { j.Apps[0].Args = []string{"fail", "1", "5"} }, "killed"},
+		"signal": {func(j *job.Job) { j.Apps[0].Args = []string{"kill", "1"} }, "killed"},
+		"spawned": {func(j *job.Job) {
+			plan := spawnPlan{Spawns: [][]bootstrap.Command{{commandOf(1, "again")}, {commandOf(2, "kill", "1")}}, Then: "wait"}
+			j.Apps[0].Args = spawnJob(t, 2, plan).Apps[0].Args
+		}, "killed"},
 		"no program": {func(j *job.Job) { j.Apps[0].Program = "./none" }, ""},
 		"no host":    {func(j *job.Job) { j.Hosts = []hosts.Host{{Name: "none"}}; j.SSH, j.Radix, j.AtOnce = "false", 1, 1 }, ""},
 		"restart": {func(j *job.Job) {

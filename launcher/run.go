@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -24,34 +25,28 @@ import (
 //	                     └──── Prepared, no host lacks a file ───►┘
 //
 //	connecting, preparing, staging ── a failure ──► over
-//	starting, running ── Ended ──► over
+//	starting, running ── Ended of all groups ──► over
+//
+// Spawned groups go through the same phases from preparing on, while the run is in phaseRunning.
 type run struct {
 	*session
-	id        string // the job id; each restart gets another one
+	*group             // group 0: the ranks that gorun starts by itself
+	groups    []*group // all groups, by number; the first is group 0
+	id        string   // the job id; each restart gets another one
 	began     time.Time
-	kind      job.Launcher   // the launcher in use: [run.chooseHosts] replaces LaunchAuto
-	hosts     []host         // the hosts of this run, by their index in the tree of agents
-	node      *tree.Node     // the root of the tree of agents
-	procs     *procs.Manager // runs the ranks of this host; nil: this host is not one of the job's hosts
-	hostOrder []int          // indexes of hosts in the order in which the user names them
-	connector *connector     // connects with other hosts; nil: there are no other hosts
+	kind      job.Launcher // the launcher in use: [run.chooseHosts] replaces LaunchAuto
+	hosts     []host       // the hosts of this run, by their index in the tree of agents
+	node      *tree.Node   // the root of the tree of agents
+	procs     *procs.Host  // runs the ranks of this host; nil: this host is not one of the job's hosts
+	hostOrder []int        // indexes of hosts in the order in which the user names them
+	connector *connector   // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
 
 	// allocated says that the hosts come from a resource manager's allocation, or are those whose
 	// agents connect with gorun.
 	allocated bool
-	// pending is the message that gorun sends when the hosts have the files that they lacked. It is
-	// set in phaseStaging.
-	pending   proto.Start
 	phase     phase
-	ranks     []rank         // by number of the rank; empty before the ranks are placed
-	plans     []proto.Plan   // the ranks of each host, by index in hosts; empty before the ranks are placed
-	used      int            // number of hosts on which ranks are placed
-	prep      *proto.Prepare // the message that has described the job to the hosts; nil: not sent yet
-	startSent time.Time      // when gorun sent Start to the hosts, by gorun's clock
-	startDone time.Time      // when gorun received Started, by gorun's clock; zero: not yet
-	released  int            // number of the last PMI fence for which gorun has sent Release; 0: none
-	states    states
+	ranks     []rank            // of all groups, by number of the rank in the job; empty before the ranks are placed
 	names     map[string]string // ports of the services that ranks have published by PMI, by service name
 	stdin     *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
 	lost      map[string]string // by name: hosts that failed or were lost in this run, and the causes
@@ -74,15 +69,16 @@ type run struct {
 	// outcome is the failure that gorun will report, unless another one replaces it. It is nil
 	// while nothing has failed.
 	outcome *outcome
-	first   cause // the cause of outcome; not used while outcome is nil
+	cause   cause // the cause of outcome; not used while outcome is nil
 	// signaled is the last of INT, TERM, QUIT and HUP that gorun has passed on to the hosts; 0:
 	// none.
-	signaled   syscall.Signal
-	gotSIGINT  bool    // gorun has got SIGINT, so that the next one kills the job
-	gotSIGTERM bool    // gorun has got SIGTERM, and has sent End because of it
-	killed     bool    // gorun has sent the hosts an End that makes them send SIGKILL to the ranks
-	ending     bool    // gorun has sent the hosts an End
-	readerGone [2]bool // gorun has sent the hosts OutputClosed for stdout (index 0) or stderr (index 1)
+	signaled    syscall.Signal
+	warnedSpawn bool    // gorun has warned that spawned ranks share slots
+	gotSIGINT   bool    // gorun has got SIGINT, so that the next one kills the job
+	gotSIGTERM  bool    // gorun has got SIGTERM, and has sent End because of it
+	killed      bool    // gorun has sent the hosts an End that makes them send SIGKILL to the ranks
+	ending      bool    // gorun has sent the hosts an End because of outcome or a signal
+	readerGone  [2]bool // gorun has sent the hosts OutputClosed for stdout (index 0) or stderr (index 1)
 	// nonzeroExit is used in a job that continues without failed ranks. It is the exit code of the
 	// first rank that exited with a code other than 0 but counts as not failed, because it had
 	// called Finalize or had never called Init. 0: there is no such rank.
@@ -111,7 +107,8 @@ type host struct {
 
 // rank is what gorun knows about a rank.
 type rank struct {
-	app     int       // index in job.Apps
+	group   int       // number of its group
+	app     int       // index of its program in group.apps
 	host    int       // index in run.hosts of the host on which the rank runs
 	pid     int       // process id on its host; 0: not started, as far as gorun knows
 	started time.Time // when the rank was started, by its host's clock
@@ -126,10 +123,11 @@ type rank struct {
 }
 
 func newRun(s *session, id string) *run {
+	world := newGroup(0, id, -1)
 	return &run{
-		session: s, id: id, began: time.Now(), mail: mailbox{wake: make(chan struct{}, 1)},
-		states: newStates(), names: make(map[string]string),
-		lost: make(map[string]string), tails: make(map[int][]string), first: cause{rank: -1},
+		session: s, group: world, groups: []*group{world}, id: id, began: time.Now(), mail: mailbox{wake: make(chan struct{}, 1)},
+		names: make(map[string]string),
+		lost:  make(map[string]string), tails: make(map[int][]string), cause: cause{rank: -1},
 	}
 }
 
@@ -175,7 +173,7 @@ func (r *run) open(ctx context.Context) error {
 		var emit func(proto.Message)
 		var err error
 		// The process manager calls emit only after its first message, and by then emit is set.
-		if r.procs, err = procs.New(r.procsConfig(func(m proto.Message) { emit(m) })); err != nil {
+		if r.procs, err = procs.NewHost(r.procsConfig(func(m proto.Message) { emit(m) })); err != nil {
 			return err
 		}
 		cfg.Self = self(r.host)
@@ -339,7 +337,7 @@ func (r *run) allExited() bool {
 	if r.killed {
 		return true
 	}
-	if r.states.gone < r.used {
+	if slices.ContainsFunc(r.groups, func(g *group) bool { return g.active() && !g.exited() }) {
 		return false
 	}
 	return r.phase >= phaseRunning
@@ -368,7 +366,7 @@ func (r *run) handle(m any) {
 	case proto.Prepared:
 		r.hostsPrepared(m)
 	case staged:
-		r.failStart(m.err)
+		r.failGroup(m.group, m.err)
 	case proto.Staged:
 		r.filesStaged(m)
 	case proto.Started:
@@ -376,14 +374,20 @@ func (r *run) handle(m any) {
 	case proto.Fence:
 		// If Waiting is false, all ranks have ended. If ranks that have ended count as being in
 		// every fence, the hosts would answer each Release with the next Fence, without end.
-		if m.Waiting {
-			r.released = m.N
+		if g := r.find(m.Group); m.Waiting && g != nil {
+			g.released = m.N
 			r.node.Do(proto.Release(m))
 		}
 	case proto.State:
 		r.checkState(m)
 	case proto.Request:
 		r.node.Do(proto.Reply{Rank: m.Rank, Line: r.service(m.Line)})
+	case proto.Spawn:
+		r.spawn(m)
+	case located:
+		r.programsLocated(m)
+	case outputReady:
+		r.outputReady(m)
 	case proto.StdinCredit:
 		if r.stdin != nil {
 			r.stdin.credit(m.Bytes)
@@ -400,10 +404,12 @@ func (r *run) handle(m any) {
 		r.stacksWritten(m)
 	case inspectRequest:
 		r.inspect(m)
+	case stateRequest:
+		m.then(r.state())
 	case writeError:
 		r.stopOutput(m)
 	case exitedWithoutFinalize:
-		if !r.allExited() {
+		if g := r.find(r.ranks[m.rank].group); g != nil && !r.killed && !g.exited() {
 			r.fail(m.cause, m.Failure, proto.ExitFailed)
 		}
 	case proto.Aborted:
@@ -415,7 +421,7 @@ func (r *run) handle(m any) {
 	case proto.Log:
 		r.printLine(r.nameOf(m.Index) + ": " + m.Line)
 	case proto.Ended:
-		r.allEnded(m)
+		r.groupEnded(m)
 	}
 }
 

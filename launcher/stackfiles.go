@@ -23,9 +23,10 @@ import (
 type stackFiles struct {
 	// dir is the directory. If it is "", [stackFiles.loop] makes a temporary directory before it
 	// writes the first file.
-	dir  string
-	temp bool              // the directory is temporary
-	in   chan proto.Stacks // stacks that [stackFiles.loop] has not taken; the capacity is the number of ranks
+	dir   string
+	names []string          // the names of the ranks, by number in the job; nil: the numbers themselves
+	temp  bool              // the directory is temporary
+	in    chan proto.Stacks // stacks that [stackFiles.loop] has not taken; the capacity is the number of ranks
 	// room counts the bytes of stacks that [stackFiles.add] has queued and loop has not written: at
 	// most stacksRoom.
 	room *semaphore.Weighted
@@ -54,8 +55,9 @@ const (
 
 // newStackFiles returns a stackFiles for the stacks of at most ranks ranks, and starts its loop. If
 // dir is empty, the files are in a new temporary directory. The caller must call finish or abandon.
-func newStackFiles(dir string, ranks int) *stackFiles {
-	s := &stackFiles{dir: dir, temp: dir == "", in: make(chan proto.Stacks, ranks), room: semaphore.NewWeighted(stacksRoom), time: stacksTime, done: make(chan struct{})}
+// names are the names of the ranks, by number in the job; nil: the numbers themselves.
+func newStackFiles(dir string, ranks int, names []string) *stackFiles {
+	s := &stackFiles{dir: dir, names: names, temp: dir == "", in: make(chan proto.Stacks, ranks), room: semaphore.NewWeighted(stacksRoom), time: stacksTime, done: make(chan struct{})}
 	// The goroutine ends after [stackFiles.finish] or [stackFiles.abandon], as soon as its last
 	// system call has returned. No goroutine waits for it longer than stacksTime.
 	go s.loop()
@@ -153,7 +155,11 @@ func (s *stackFiles) write(m proto.Stacks) (err error) {
 	if err != nil {
 		return err
 	}
-	name := strconv.Itoa(m.Rank) + ".stacks"
+	name := strconv.Itoa(m.Rank)
+	if m.Rank < len(s.names) {
+		name = s.names[m.Rank]
+	}
+	name += ".stacks"
 	part := filepath.Join(s.dir, "."+name+"-"+rand.Text())
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {

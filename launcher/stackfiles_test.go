@@ -17,7 +17,7 @@ func TestStackFilesReplaceLinks(t *testing.T) {
 	require.NoError(t, os.Mkdir(dir, 0o755))
 	require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, "1.stacks")))
-	s := newStackFiles(dir, 2)
+	s := newStackFiles(dir, 2, nil)
 	for rank := range 2 {
 		s.add(proto.Stacks{Rank: rank, Data: []byte("goroutine 1")})
 	}
@@ -31,8 +31,8 @@ func TestStackFilesReplaceLinks(t *testing.T) {
 
 func TestStackFilesOfNoRank(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	require.Equal(t, "no rank has sent its stacks", newStackFiles("", 2).finish())
-	s := newStackFiles("", 2)
+	require.Equal(t, "no rank has sent its stacks", newStackFiles("", 2, nil).finish())
+	s := newStackFiles("", 2, nil)
 	s.add(proto.Stacks{Data: []byte("goroutine 1")})
 	s.abandon()
 	<-s.done
@@ -105,7 +105,7 @@ func TestStackFilesOfAnInspectionThatGaveUp(t *testing.T) {
 func TestStacksThatComeLate(t *testing.T) {
 	dir := t.TempDir()
 	r := newRun(&session{}, "id")
-	r.inspecting = &inspection{n: 5, first: 4, files: map[string]*stackFiles{dir: newStackFiles(dir, 2)}}
+	r.inspecting = &inspection{n: 5, first: 4, files: map[string]*stackFiles{dir: newStackFiles(dir, 2, nil)}}
 	r.stacksOf(proto.Stacks{N: 3, Rank: 0, Data: []byte("old")})
 	r.stacksOf(proto.Stacks{N: 4, Rank: 1, Data: []byte("goroutine 1")})
 	require.Equal(t, "stacks of all goroutines: "+dir+"/RANK.stacks", r.inspecting.files[dir].finish())
@@ -122,7 +122,7 @@ func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r := newRun(&session{}, "id")
 	var got [][]string
 	then := func(a inspected) { got = append(got, a.lines) }
-	r.inspecting = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1)}}
+	r.inspecting = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1, nil)}}
 	r.mail.post(filesWritten{[]inspectRequest{{then: then}}, inspected{lines: []string{"rank 0: has ended"}}})
 	r.mail.post(inspectRequest{then: then})
 	r.dropInspections()

@@ -161,19 +161,22 @@ func describeFile(name string) (*proto.File, error) {
 
 // staged is a message to [run.control]: gorun could not read a file that it sends to hosts, or the
 // run ended before gorun had sent the file.
-type staged struct{ err error }
+type staged struct {
+	group *group // the group that needs the file
+	err   error
+}
 
 // stage starts the goroutine that sends the files that hosts lack. need holds the hashes of these
-// files. If the job does not have one of them, stage ends the run.
-func (r *run) stage(need []string) {
+// files. If the group does not have one of them, stage ends the run or the spawned group.
+func (r *run) stage(g *group, need []string) {
 	var files []proto.File
-	for _, f := range r.prep.Files {
+	for _, f := range g.prep.Files {
 		if slices.Contains(need, f.Hash) && !slices.ContainsFunc(files, func(g proto.File) bool { return g.Hash == f.Hash }) {
 			files = append(files, f)
 		}
 	}
 	if len(files) < len(need) {
-		r.failStart(fmt.Errorf("a host asks for a file that the job does not have"))
+		r.failGroup(g, fmt.Errorf("a host asks for a file that the job does not have"))
 		return
 	}
 	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
@@ -181,8 +184,8 @@ func (r *run) stage(need []string) {
 	// waits for it.
 	r.background.Go(func() {
 		for i, f := range files {
-			if err := r.sendFile(r.stopped, f, i == len(files)-1); err != nil {
-				r.mail.post(staged{err})
+			if err := r.sendFile(r.stopped, g.id, f, i == len(files)-1); err != nil {
+				r.mail.post(staged{g, err})
 				return
 			}
 		}
@@ -192,10 +195,10 @@ func (r *run) stage(need []string) {
 // partBytes is the largest number of bytes of a file in one message.
 const partBytes = 256 << 10
 
-// sendFile sends a file to the hosts in parts. last means that no further file follows. While the
+// sendFile sends a file to the hosts of a group in parts. last means that no further file follows. While the
 // hosts are slow, sendFile blocks; if ctx ends then, it returns an error. If the contents of the
 // file have changed since describeFile, the hosts refuse the file, because its hash differs.
-func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
+func (r *run) sendFile(ctx context.Context, group int, f proto.File, last bool) error {
 	in, err := os.Open(f.Path)
 	if err != nil {
 		return err
@@ -210,7 +213,7 @@ func (r *run) sendFile(ctx context.Context, f proto.File, last bool) error {
 		if err := r.node.AwaitRoom(ctx); err != nil {
 			return err
 		}
-		r.node.Do(proto.FilePart{Hash: f.Hash, Last: last && left == 0, Data: buf})
+		r.node.Do(proto.FilePart{Group: group, Hash: f.Hash, Last: last && left == 0, Data: buf})
 		if left == 0 {
 			return nil
 		}

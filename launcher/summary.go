@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
 // printLine queues a line of gorun's own for stderr: "gorun: " and then line. It does not block.
@@ -53,7 +55,7 @@ func (f *Failure) Error() string {
 	if f.Rank < 0 {
 		return f.Reason
 	}
-	return fmt.Sprintf("rank %d %s", f.Rank, f.what())
+	return fmt.Sprintf("rank %s %s", proto.RankName(f.Group, f.Rank), f.what())
 }
 
 // what returns how the rank failed, as a sentence without its subject "rank N", such as "exited
@@ -117,7 +119,7 @@ func (s *session) printFailure(v *outcome) {
 	}
 	long := v.text(f.Error())
 	if len(stderr) > 0 {
-		long += fmt.Sprintf("gorun: the last lines that rank %d wrote to stderr:\n", f.Rank)
+		long += fmt.Sprintf("gorun: the last lines that rank %s wrote to stderr:\n", proto.RankName(f.Group, f.Rank))
 	}
 	for _, l := range stderr {
 		long += "gorun:   " + strings.ToValidUTF8(l, "?") + "\n"

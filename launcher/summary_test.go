@@ -27,7 +27,7 @@ func TestFailureBeforeItsProcessIsNoted(t *testing.T) {
 		r.hosts, r.ranks, r.ending = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, 2), true
 		r.setOutcome(cause{rank: 1}, Failure{Rank: 1, ExitCode: 7, Reason: "failed: the disk is full"}, 7)
 		r.ranks[1].pid = pid // as ranksStarted does
-		r.allEnded(proto.Ended{})
+		r.groupEnded(proto.Ended{})
 		require.Equal(t, 7, r.outcome.code)
 		require.Equal(t, pid, r.outcome.PID)
 		s.printFailure(r.outcome)

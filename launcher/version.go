@@ -1,10 +1,12 @@
 package launcher
 
 import (
+	_ "embed" // for number
 	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/weft-hpc/weft/launcher/internal/remote"
 )
@@ -21,22 +23,40 @@ func WriteVersion(w io.Writer) error {
 	return err
 }
 
-// version returns the version of the main module of this program; in gorun that module is weft. If
-// the version is not known, it returns the commit from which the program was built, else "(devel)"
-// or "unknown".
+// number is the version of the next release, or of this one.
+//
+//go:embed VERSION
+var number string
+
+// released is "yes" in a gorun of a release. make dist sets it with -ldflags -X.
+var released string
+
+// version returns the version of weft: 0.1.0 of a release, else 0.1.0-dev with the commit from which
+// gorun was built, if that is known.
 func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(strings.TrimSpace(number), released == "yes", info)
+}
+
+// versionOf returns the version of weft. info may be nil.
+func versionOf(number string, released bool, info *debug.BuildInfo) string {
+	if info == nil {
+		info = &debug.BuildInfo{}
 	}
-	v := info.Main.Version
+	if info.Main.Version == "v"+number { // go install …/cmd/gorun@v0.1.0
+		released = true
+	}
+	if released {
+		return number
+	}
+	v := number + "-dev"
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
-			v = s.Value
+		switch {
+		case s.Key == "vcs.revision":
+			v += "+" + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			v += ".modified"
 		}
-	}
-	if v == "" {
-		return "unknown"
 	}
 	return v
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,13 +73,17 @@ type piece struct {
 	status bool // Data is the line of progress, without a newline, which the next output overwrites
 }
 
+// owner returns the source of a piece: the index of the host, or gorunIndex, and the group of the
+// ranks.
+func owner(p *piece) [2]int { return [2]int{p.Index, p.Group} }
+
 // sink is stdout or stderr, or both. Only [writer.loop] uses its fields, with exceptions that their
 // comments name.
 type sink struct {
 	w      io.Writer // nil: output is discarded
 	status []byte    // the line of progress that the terminal shows; empty: none
 	mid    bool      // the last output has not ended with the end of a line
-	owner  int       // index of the host of the last output, or gorunIndex
+	owner  [2]int    // see owner, of the last output
 	since  time.Time // when loop wrote the last output
 	last   []byte    // the end of the output so far, at most lastBytes
 	// err is the first write error, after which [writer.loop] writes nothing. Other goroutines may
@@ -270,7 +273,7 @@ func (w *writer) next() *piece {
 		wait := time.Duration(-1)
 		for i, p := range w.queue {
 			k := w.sinkOf(p)
-			if k != nil && k.mid && k.owner != p.Index && !w.closed {
+			if k != nil && k.mid && k.owner != owner(p) && !w.closed {
 				if left := stallLimit - time.Since(k.since); left > 0 {
 					wait = left
 					continue
@@ -323,11 +326,11 @@ func (w *writer) writePiece(p *piece) error {
 	if p.short != nil && k.shows(p.shown) {
 		data = p.short
 	}
-	if k.mid && k.owner != p.Index {
+	if k.mid && k.owner != owner(p) {
 		data = append([]byte{'\n'}, data...)
 	}
 	_, k.err = k.w.Write(data)
-	k.mid, k.owner, k.since = p.Mid, p.Index, time.Now()
+	k.mid, k.owner, k.since = p.Mid, owner(p), time.Now()
 	k.broken.Store(k.readerGone())
 	if keep := lastBytes; len(data) >= keep {
 		k.last = append(k.last[:0], data[len(data)-keep:]...)
@@ -340,7 +343,7 @@ func (w *writer) writePiece(p *piece) error {
 // toFile appends a piece to the file of its rank. It opens and closes the file each time, because a
 // job may have more ranks than a process may have open files.
 func (w *writer) toFile(p *piece) (err error) {
-	name := outputFile(w.dir, p.Stream, p.Stderr)
+	name := outputFile(w.dir, p.Group, p.Stream, p.Stderr)
 	if err := w.fileErrs[name]; err != nil {
 		return err
 	}
@@ -394,17 +397,17 @@ func (w *writer) lostOutput() error {
 	return w.fileErrs[slices.Min(slices.Collect(maps.Keys(w.fileErrs)))]
 }
 
-// emptyFiles makes, in the directory dir, empty files for stdout and stderr of ranks 0 to n-1. It
-// truncates existing files.
-func emptyFiles(dir string, n int) error {
+// emptyFiles makes, in the directory dir, empty files for stdout and stderr of ranks 0 to n-1 of a
+// group. It truncates existing files.
+func emptyFiles(dir string, group, n int) error {
 	for rank := range n {
 		for _, stderr := range []bool{false, true} {
-			f, err := os.Create(outputFile(dir, rank, stderr))
+			f, err := os.Create(outputFile(dir, group, rank, stderr))
 			if err == nil {
 				err = f.Close()
 			}
 			if err != nil {
-				return fmt.Errorf("output of rank %d: %w", rank, err)
+				return fmt.Errorf("output of rank %s: %w", proto.RankName(group, rank), err)
 			}
 		}
 	}
@@ -412,10 +415,10 @@ func emptyFiles(dir string, n int) error {
 }
 
 // outputFile returns the name of the file for a rank's stdout or, if stderr is set, its stderr.
-func outputFile(dir string, rank int, stderr bool) string {
+func outputFile(dir string, group, rank int, stderr bool) string {
 	ext := ".out"
 	if stderr {
 		ext = ".err"
 	}
-	return filepath.Join(dir, strconv.Itoa(rank)+ext)
+	return filepath.Join(dir, proto.RankName(group, rank)+ext)
 }

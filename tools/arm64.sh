@@ -4,7 +4,7 @@
 #
 # Each line below is a package, the tests to run, and the tests to skip. The script skips:
 # - tests that start programs: the kernel would need qemu registered as their interpreter
-#   (Hosts, HostRefuses, Programs), or that start the go command (RaceDetector,
+#   (Hosts, HostRefuses, Programs, MainContext), or that start the go command (RaceDetector,
 #   WrongOpsDoNotCompile);
 # - tests of what qemu does differently: it allows every madvise (NothingIsDeregistered), and
 #   it allocates tables for memory that is only reserved (MoreThanThereIsMemory);
@@ -52,7 +52,7 @@ packages() {
 		internal/engine	.	Model|NothingIsDeregistered|LegalFaults
 		transport/shm	ConformanceByMessages|Ring|Writer|Room|MemoryLeft|Scribble|Heap$|Layout|Atomics|NoSleep|WakeAll|Fuzz	^$
 		internal/mpi/calls	.	^$
-		internal/mpi	.	Hosts|HostRefuses|Programs|RaceDetector|WrongOpsDoNotCompile|MoreThanThereIsMemory|HugeMessages|Allocat|TestCollectives$|Accumulates|LegalFaults
+		internal/mpi	.	Hosts|HostRefuses|Programs|MainContext|RaceDetector|WrongOpsDoNotCompile|MoreThanThereIsMemory|HugeMessages|Allocat|TestCollectives$|Accumulates|LegalFaults
 		internal/mpi	TestCollectives$/auto/ranks=[25]$	^$
 	END
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages that tests need: MPICH and Open MPI, whose launchers and
-# programs weft is tested with, libfabric, a C compiler, and the programs with which
-# internal/testbed makes hosts, including Slurm. If it cannot install a package, it prints
-# what is missing. Then the tests that need the package fail, and without libfabric the tests
-# of that transport are not built. Each argument PROGRAM=PACKAGE adds a program to install and
-# the Debian package that contains it.
+# programs weft is tested with, libfabric, a C compiler, the shells in which gorun completes
+# command lines, and the programs with which internal/testbed makes hosts, including Slurm. If
+# it cannot install a package, it prints what is missing. Then the tests that need the package
+# fail, and without libfabric the tests of that transport are not built. Each argument
+# PROGRAM=PACKAGE adds a program to install and the Debian package that contains it.
 set -u
 PATH=$PATH:/usr/sbin:/sbin # daemons are there, but not every user's PATH has these
 
@@ -24,6 +24,8 @@ declare -A package=(
 	[srun]=slurm-wlm
 	[slurmd]=slurm-wlm
 	[slurmctld]=slurm-wlm
+	[zsh]=zsh
+	[fish]=fish
 )
 
 for argument in "$@"; do

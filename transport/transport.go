@@ -175,6 +175,9 @@ const (
 	CapConnect
 	CapDisconnect // the endpoint is a DisconnectEndpoint
 	CapBatch      // the endpoint is a BatchEndpoint
+	// CapKeyCheck: a read, write or atomic by a key that is not valid, or not valid any more, fails
+	// with ErrKey. The peer and other operations are not affected.
+	CapKeyCheck
 )
 
 // Has reports whether c has all bits of want.
@@ -188,6 +191,10 @@ const (
 	RemoteRead  Access = 1 << iota // peers may read the region
 	RemoteWrite                    // peers may write to the region
 	Local                          // this process may use the region as Op.Region, which MRLocal requires
+	// MayKeep: the caller may register the same memory again, and trusts peers that know the key
+	// not to use it after Close. So the domain may keep the registration, and must then use it for
+	// later regions only while it stands for the same memory. MayKeep is not for RemoteWrite.
+	MayKeep
 )
 
 // Addr is an index into an address vector (fi_addr_t). A job inserts its

@@ -87,7 +87,7 @@ func (p *Programs) C(ctx context.Context, compiler, name string, sources []strin
 // The library's compiler is mpicc.LIBRARY. If it is not installed, MPI builds nothing and returns nil.
 func (p *Programs) MPI(ctx context.Context, library string) error {
 	var loops []string
-	for _, name := range []string{"bench", "p2p", "collectives", "onesided", "overlap", "threads", "apps", "datatypes"} {
+	for _, name := range []string{"bench", "p2p", "collectives", "onesided", "overlap", "threads", "apps", "datatypes", "files"} {
 		loops = append(loops, "peers/mpi/"+name+".c")
 	}
 	compiler := "mpicc." + library

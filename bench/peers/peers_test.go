@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func number(cell string) bool {
 	return err == nil
 }
 
-// TestQuick runs all benchmarks with two ranks, too briefly for meaningful figures. It checks the table,
+// TestQuick runs all benchmarks of two ranks, too briefly for meaningful figures. It checks the table,
 // the page, the picture and the JSON file that the run writes.
 func TestQuick(t *testing.T) {
 	dir := t.TempDir()
@@ -81,7 +82,11 @@ func TestQuick(t *testing.T) {
 		require.Contains(t, []string{"yes", "no", "–"}, row[9])
 	}
 	for _, b := range benchmarks {
-		require.Equal(t, len(b.at(2, []int{8, 4096})), count[b.what], b.what)
+		want := 0
+		if len(b.ranks) == 0 || slices.Contains(b.ranks, 2) {
+			want = len(b.at(2, []int{8, 4096}))
+		}
+		require.Equal(t, want, count[b.what], b.what)
 	}
 
 	text, err := os.ReadFile(page)

@@ -80,6 +80,8 @@ var benchmarks = []*benchmark{
 	{name: "alltoall", what: "alltoall", metric: contest.Micros, ranks: all, goals: exchange, pair: small},
 	{name: "allgather", what: "allgather", metric: contest.Micros, ranks: all, goals: exchange},
 	{name: "neighbor_alltoall", what: "alltoall of neighbours in a grid", metric: contest.Micros, ranks: []int{2, 4}, goals: []goal{{8, 0.8}, {4 * kib, 0.8}, {64 * kib, 0.8}}},
+	{name: "file_write", what: "collective write of an array in blocks", metric: contest.Bandwidth, ranks: []int{4}, counts: "MiB", goals: []goal{{256, 1}}},
+	{name: "file_read", what: "collective read of an array in blocks", metric: contest.Bandwidth, ranks: []int{4}, counts: "MiB", goals: []goal{{256, 1}}},
 	{name: "put_latency", what: "put and flush", metric: contest.Micros, ranks: pair, goals: []goal{{8, 1}}},
 	{name: "get_latency", what: "get and flush", metric: contest.Micros, ranks: pair, goals: []goal{{8, 1}}},
 	{name: "threads", what: "message rate of pairs of goroutines or threads", metric: contest.Rate, ranks: pair, counts: "goroutines", threads: true,

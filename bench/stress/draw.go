@@ -67,6 +67,7 @@ type job struct {
 type kill struct {
 	rank    int
 	after   time.Duration // time after all ranks are ready
+	spawned bool          // kill a process that a rank has started, instead of a rank
 	survive bool          // the other ranks go on after the kill, and report the first error of a call
 }
 
@@ -77,7 +78,11 @@ func (j job) command() []string {
 func (j job) String() string {
 	s := j.gorun + " " + strings.Join(j.command(), " ")
 	if j.kill != nil {
-		s += fmt.Sprintf("  # rank %d is killed after %v", j.kill.rank, j.kill.after)
+		victim := fmt.Sprint("rank ", j.kill.rank)
+		if j.kill.spawned {
+			victim = "a spawned process"
+		}
+		s += fmt.Sprintf("  # %s is killed after %v", victim, j.kill.after)
 	}
 	return s
 }
@@ -107,6 +112,8 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	if rng.IntN(8) == 0 {
 		j.flags = append(j.flags, "-bind-to", "core")
 	}
+	// Connections that a kill interrupts while they are made must fail in time, too.
+	j.flags = append(j.flags, "-p", "bootstrap.dir="+r.published())
 	if r.transports != "" { // after the other flags, because the last -p of a parameter counts
 		j.flags = append(j.flags, "-p", "transport.use="+r.transports)
 	}
@@ -116,8 +123,14 @@ func (r *runner) draw(seed uint64, kills bool) job {
 			j.args = append(j.args, "-crowds")
 		}
 	}
+	if r.only != "" {
+		j.args = append(j.args, "-only", r.only)
+	}
 	if !kills {
 		crowds()
+		if rng.IntN(6) == 0 {
+			j.args = append(j.args, "-sessions")
+		}
 		return j
 	}
 	j.ranks = max(j.ranks, 2)
@@ -125,12 +138,17 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	if rng.IntN(3) == 0 { // kill the rank soon, while the job starts
 		k.after /= 20
 	}
-	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", "0", "-bytes", "2097152"}
+	j.args = append(j.args, "-ops", "0", "-bytes", "2097152")
 	crowds()
 	if k.survive {
 		j.args = append(j.args, "-survive")
 		// The survivors ignore SIGTERM, and need time to end by themselves before gorun kills them.
-		j.flags = append(j.flags, "-grace", "20s")
+		// A process that waits for processes of a Spawn that were killed before they could connect
+		// gets an error after bootstrap.timeout.
+		j.flags = append(j.flags, "-grace", "20s", "-p", "bootstrap.timeout=5s")
+	}
+	if k.spawned = rng.IntN(4) == 0; k.spawned {
+		j.args = append(j.args, "-only", "spawn", "-endless") // the ranks need the processes at the time of the kill
 	}
 	j.kill = &k
 	return j

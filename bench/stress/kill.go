@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -16,28 +15,40 @@ import (
 // the job ends within 2 s.
 const killLimit = 10 * time.Second
 
-var ready = regexp.MustCompile(`(?m)^stress (\d+) ready (\d+)$`)
+var (
+	ready        = regexp.MustCompile(`(?m)^stress (\d+) ready (\d+)$`)
+	spawnedReady = regexp.MustCompile(`(?m)^stress spawned ready (\d+)$`)
+)
 
-// kill waits until all ranks are ready and for j.kill.after, kills the rank, and checks how the job ends:
+// kill waits until all ranks are ready and for j.kill.after, kills the rank or a process that a rank has
+// started, and checks how the job ends:
 // in time, with the right exit code and message, and without a process left.
 func (p *running) kill(j job) error {
 	var pids map[int]int
-	for begun := time.Now(); len(pids) < j.ranks; {
+	const spawned = -1 // the key of the process to kill, if it is not a rank
+	all, victim, want := j.ranks, j.kill.rank, fmt.Sprintf("rank %d ", j.kill.rank)
+	if j.kill.spawned {
+		all, victim, want = j.ranks+1, spawned, `rank \d+\.\d+ `
+	}
+	for begun := time.Now(); len(pids) < all; {
 		if time.Since(begun) > jobLimit || p.wait(time.Millisecond) {
 			p.dump()
-			return fmt.Errorf("%d of %d ranks were ready: %w", len(pids), j.ranks, p.end())
+			return fmt.Errorf("%d of %d ranks were ready: %w", len(pids), all, p.end())
 		}
 		pids = map[int]int{}
 		for _, m := range ready.FindAllStringSubmatch(p.stdout.String(), -1) {
 			rank, _ := strconv.Atoi(m[1])
 			pids[rank], _ = strconv.Atoi(m[2])
 		}
+		if m := spawnedReady.FindStringSubmatch(p.stdout.String()); m != nil && j.kill.spawned {
+			pids[spawned], _ = strconv.Atoi(m[1])
+		}
 	}
 	if p.wait(j.kill.after) {
 		return fmt.Errorf("the job ended before a rank was killed: %w", p.end())
 	}
 	killed := time.Now()
-	if err := syscall.Kill(pids[j.kill.rank], syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(pids[victim], syscall.SIGKILL); err != nil {
 		return err
 	}
 	if !p.wait(killLimit) {
@@ -45,13 +56,13 @@ func (p *running) kill(j job) error {
 		if p.dump() { // dump at once, because gorun kills ranks that hang when its grace period is over
 			took = fmt.Sprintf("it ended after %v", time.Since(killed).Round(time.Millisecond))
 		}
-		return fmt.Errorf("the job still ran %v after rank %d was killed; %s", killLimit, j.kill.rank, took)
+		return fmt.Errorf("the job still ran %v after %q was killed; %s", killLimit, want, took)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != 128+int(syscall.SIGKILL) {
-		return fmt.Errorf("exit code %d after rank %d was killed", code, j.kill.rank)
+		return fmt.Errorf("exit code %d after %q was killed", code, want)
 	}
-	if want := fmt.Sprintf("rank %d ", j.kill.rank); !strings.Contains(p.stderr.String(), want) {
-		return fmt.Errorf("gorun does not name rank %d, which was killed", j.kill.rank)
+	if !regexp.MustCompile(want).MatchString(p.stderr.String()) {
+		return fmt.Errorf("gorun does not name %q, which was killed", want)
 	}
 	for rank, pid := range pids {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
@@ -64,24 +75,30 @@ func (p *running) kill(j job) error {
 	return nil
 }
 
+// spawnedFailed matches the line of a spawned process about an error that no kill can cause.
+var spawnedFailed = regexp.MustCompile(`(?m)^stress spawned failed \d+ other .*$`)
+
 // survivors checks the output of the ranks that were not killed, the survivors. On each survivor a call
 // must have failed, for one of these reasons: a process has failed, the communicator was revoked, or
-// another survivor is in Finalize. A survivor may instead have found unexpected contents in another
+// another survivor is in Finalize, or the other side of a Spawn or a Dial has gone. A survivor may instead have found unexpected contents in another
 // rank's memory, but only after the kill: a survivor detects the failure only after some time, and the
 // memory of a killed rank may hold anything.
 func (p *running) survivors(j job, killed time.Time) error {
 	for rank := range j.ranks {
-		if rank == j.kill.rank {
+		if rank == j.kill.rank && !j.kill.spawned {
 			continue
 		}
-		reported := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|others) `, rank))
+		reported := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|connection|others) `, rank))
 		m := reported.FindStringSubmatch(p.stdout.String())
 		if m == nil {
 			return fmt.Errorf("no call of rank %d reported that a process had failed", rank)
 		}
-		if at, _ := strconv.ParseInt(m[1], 10, 64); m[2] == "others" && at < killed.UnixNano() {
-			return fmt.Errorf("rank %d found wrong contents in another rank's memory before a rank was killed", rank)
+		if at, _ := strconv.ParseInt(m[1], 10, 64); (m[2] == "others" || m[2] == "connection") && at < killed.UnixNano() {
+			return fmt.Errorf("rank %d found wrong contents in another rank's memory, or could not connect, before a rank was killed", rank)
 		}
+	}
+	if m := spawnedFailed.FindString(p.stdout.String()); m != "" {
+		return fmt.Errorf("a spawned process failed for another reason: %s", m)
 	}
 	return nil
 }

@@ -23,10 +23,12 @@ func (r *runner) left(before []string) (found []string) {
 	return found
 }
 
-// found returns the processes of this runner's jobs, and the files in the jobs' temporary folder. It
-// does not look for shared memory, because weft's shared memory has no name and no job uses
-// libfabric's.
-func (r *runner) found() []string { return slices.Concat(r.processes(), files(r.tmp)) }
+// found returns the processes of this runner's jobs, the files in the jobs' temporary folder, and the
+// ports that the jobs have published. It does not look for shared memory, because weft's shared
+// memory has no name and no job uses libfabric's.
+func (r *runner) found() []string {
+	return slices.Concat(r.processes(), files(r.tmp), files(r.published()))
+}
 
 func files(dir string) (found []string) {
 	entries, _ := os.ReadDir(dir) // without the folder there are no entries

@@ -7,8 +7,8 @@
 // A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and random
 // forced algorithms of collectives. It must exit with 0. If it runs for longer than a minute,
 // Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and kills a
-// random rank of each by SIGKILL at a random time: the job must end within two seconds and leave no
-// process and no file behind, and gorun must name the killed rank. After a failure Stress prints
+// random rank of each by SIGKILL at a random time, or a process that a rank has started: the job must
+// end within two seconds and leave no process and no file behind, and gorun must name the killed rank. After a failure Stress prints
 // the command that repeats the job.
 //
 //	draw.go  chooses a random job    run.go   runs a job
@@ -39,6 +39,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`seed` of the first job; each further job has the next seed")
 	ops := flags.Int("ops", 30, "`number` of operations per job")
 	transports := flags.String("transports", "", "`list` of transports for all jobs, for example tcp,shm; empty: random")
+	only := flags.String("only", "", "`list` of operations for all jobs, for example spawn,connect,sessions; empty: all")
 	crowds := flags.Bool("crowds", false, "make most operations run in many goroutines at the same time")
 	timeout := flags.Duration("timeout", 0, "`time` after which the run fails and prints the current job; 0: no limit")
 	first := flags.Bool("first", false, "stop at the first failure")
@@ -59,13 +60,16 @@ func run(stdout, stderr io.Writer, args []string) int {
 		return 1
 	}
 	defer r.close()
-	r.crowds = *crowds
+	r.crowds, r.only = *crowds, *only
 	same := "" // the flags that every command to repeat a job needs
 	if r.transports = *transports; r.transports != "" {
 		same = " -transports " + r.transports
 	}
 	if r.crowds {
 		same += " -crowds"
+	}
+	if r.only != "" {
+		same += " -only " + r.only
 	}
 	fmt.Fprintf(stdout, "%d jobs and %d kills from seed %d\n", *jobs, *kills, *seed)
 	failed, begun := 0, time.Now()
@@ -110,6 +114,7 @@ type runner struct {
 	ops        int             // number of operations of a job in which no rank is killed
 	transports string          // value of transport.use for all jobs; "": random
 	crowds     bool            // most operations of a job use many goroutines
+	only       string          // the operations of all jobs; "": all
 	algorithms []setting       // a setting for each collective, which forces an algorithm
 }
 
@@ -144,6 +149,9 @@ func (r *runner) prepare() error {
 	r.algorithms, err = algorithms(string(info))
 	return err
 }
+
+// published returns the directory in which the jobs publish ports.
+func (r *runner) published() string { return filepath.Join(r.dir, "published") }
 
 func (r *runner) program(name string) string { return filepath.Join(r.dir, name) }
 

@@ -77,6 +77,9 @@ func (r *runner) do(j job) error {
 	if err != nil {
 		err = fmt.Errorf("%w\n%s", err, p.said())
 	}
+	if j.kill != nil {
+		_ = os.RemoveAll(r.published()) // the publication of a killed process stays
+	}
 	if left := r.left(before); err == nil && len(left) > 0 {
 		err = fmt.Errorf("left behind: %s", strings.Join(left, ", "))
 	}

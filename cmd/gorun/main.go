@@ -33,7 +33,13 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 	}
 	switch opts.Action {
 	case job.Help:
-		err = job.WriteHelp(stdout)
+		err = job.WriteHelp(stdout, opts.Topic)
+	case job.Completion:
+		err = job.WriteCompletion(stdout, opts.Shell)
+	case job.Complete:
+		err = job.WriteCandidates(stdout, opts.Words)
+	case job.Man:
+		err = job.WriteMan(stdout)
 	case job.Version:
 		err = launcher.WriteVersion(stdout)
 	case job.Info:
@@ -50,6 +56,10 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 		return launcher.AgentMain(ctx, opts, stderr)
 	case job.Stacks:
 		return launcher.Stacks(ctx, stdout, stderr, opts)
+	case job.PS:
+		return launcher.PS(ctx, stdout, stderr)
+	case job.Stop:
+		return launcher.Stop(ctx, stderr, opts)
 	case job.Run:
 		return launcher.Run(ctx, j, launcher.Stdio{In: stdin, Out: stdout, Err: stderr}).ExitCode
 	}

@@ -13,6 +13,8 @@
 //			return nil
 //		})
 //	}
+//
+// With [Main] the same tests run on the processes of a launcher: go test -exec 'gorun -np 4'.
 package commtest
 
 import (
@@ -22,6 +24,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,16 +49,20 @@ type config struct {
 	nodes     []int         // by rank: number of its host; nil: all ranks are on one host
 	notify    bool
 	epoch     int
+	own       bool // an option needs ranks that are goroutines
 }
 
 // WithProviders connects the ranks by these transports, in order of preference: for example by
 // transport/tcp, or by a transport with faults of transport/fault. The default is transport/inproc.
-func WithProviders(p ...transport.Provider) Option { return func(c *config) { c.providers = p } }
+func WithProviders(p ...transport.Provider) Option {
+	return func(c *config) { c.providers, c.own = p, true }
+}
 
 // WithParam sets a tunable for all ranks. key is its key in job files, such as
 // "coll.bcast.algorithm". If the key or the value is wrong, Run fails the test.
 func WithParam(key, value string) Option {
 	return func(c *config) {
+		c.own = true
 		if err := c.params.Set(key, value, params.FromFlag); err != nil && c.bad == nil {
 			c.bad = err
 		}
@@ -69,15 +76,17 @@ func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = 
 
 // WithNodes sets, for each rank, the number of the host on which it pretends to run. By default all
 // ranks are on one host.
-func WithNodes(nodes ...int) Option { return func(c *config) { c.nodes = nodes } }
+func WithNodes(nodes ...int) Option {
+	return func(c *config) { c.nodes, c.own = nodes, true }
+}
 
 // WithNotify makes the job continue after ranks fail, as gorun -on-failure notify does. A rank that
 // calls [Kill], and the ranks that [Report] names, are reported to the other ranks as failed.
 // Finalize waits for the live ranks only.
-func WithNotify() Option { return func(c *config) { c.notify = true } }
+func WithNotify() Option { return func(c *config) { c.notify, c.own = true, true } }
 
 // WithEpoch sets the number of restarts of the job that [comm.Comm.Epoch] returns.
-func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
+func WithEpoch(n int) Option { return func(c *config) { c.epoch, c.own = n, true } }
 
 // Run runs f on n ranks, each in a goroutine of its own, and returns when all ranks have ended. c
 // is the world communicator of the rank. If f returns nil and has not called Kill, Run calls
@@ -87,6 +96,8 @@ func WithEpoch(n int) Option { return func(c *config) { c.epoch = n } }
 // Run fails the test with the first such failure, and the calls of the other ranks fail. If ranks
 // do not end in time, Run fails the test with the stacks of all goroutines. f may call all methods
 // of t.
+//
+// In a package whose TestMain calls [Main], Run uses the processes of a launcher.
 //
 // Run reads no tunable except check from the environment (WEFT_CHECK).
 func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
@@ -105,6 +116,10 @@ func Run(t testing.TB, n int, f func(c *comm.Comm) error, opts ...Option) {
 	}
 	if n < 1 {
 		t.Fatalf("commtest: %d ranks", n)
+	}
+	if onProcesses(t, n, cfg.own) {
+		runProcesses(t, n, f, cfg.timeout)
+		return
 	}
 	if cfg.nodes == nil {
 		cfg.nodes = make([]int, n)
@@ -197,8 +212,10 @@ type rank struct {
 	setup    mpi.Setup
 	failures *os.File // failure notifications for the rank are written here; nil without WithNotify
 
-	mu     sync.Mutex
-	engine *engine.Engine // the rank's engine; nil until Init has made it; guarded by mu
+	mu sync.Mutex
+	// The engines of the rank: that of its job, since Init, and those of its connections; guarded
+	// by mu.
+	engines []*engine.Engine
 	// Name of the rank's goroutine in the output of runtime.Stack; empty until the goroutine runs;
 	// guarded by mu.
 	goroutine string
@@ -256,12 +273,13 @@ func (r *rank) program(f func(c *comm.Comm) error) error {
 
 func (r *rank) setEngine(e *engine.Engine) {
 	r.mu.Lock()
-	r.engine = e
+	r.engines = append(r.engines, e)
+	dead := r.dead
 	r.mu.Unlock()
 	r.job.mu.Lock()
 	failed := r.job.first != nil
 	r.job.mu.Unlock()
-	if failed {
+	if failed || dead {
 		e.Kill()
 	}
 }
@@ -274,12 +292,12 @@ func (r *rank) exit(code int, reason string) {
 	runtime.Goexit()
 }
 
-// kill closes the rank's engine, if Init has made it, so that all calls of the rank fail.
+// kill closes the rank's engines, so that all calls of the rank fail.
 func (r *rank) kill() {
 	r.mu.Lock()
-	e := r.engine
+	engines := slices.Clone(r.engines)
 	r.mu.Unlock()
-	if e != nil {
+	for _, e := range engines {
 		e.Kill()
 	}
 }

@@ -43,7 +43,7 @@ func Report(c *comm.Comm, reason string, ranks ...int) {
 }
 
 func (j *job) report(reason string, ranks []int) {
-	line := wire.AppendFailures(nil, ranks, reason)
+	line := wire.AppendFailures(nil, "", ranks, reason)
 	for i := range j.ranks {
 		if to := j.ranks[i].failures; to != nil && !slices.Contains(ranks, i) {
 			_, _ = to.Write(line) // if Write fails, the rank has ended and needs no notification

@@ -49,7 +49,7 @@ func vectors(c *comm.Comm, n, reps int) error {
 	times := make([]float64, reps+1) // the first repetition does not count, because it is a warm-up
 	for r := range times {
 		clear(recv)
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		start := time.Now()

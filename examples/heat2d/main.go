@@ -47,7 +47,7 @@ func solve(c *comm.Comm, nx, ny, steps int) error {
 		return nx * x / px, nx * (x + 1) / px, ny * y / py, ny * (y + 1) / py
 	}
 	p := newPlate(block(grid.Rank()))
-	if err := comm.Barrier(grid.Comm); err != nil {
+	if err := grid.Barrier(); err != nil {
 		return err
 	}
 	start := time.Now()

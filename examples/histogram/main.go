@@ -74,7 +74,7 @@ func histogram(c *comm.Comm, n, bins int, seed uint64) error {
 		return err
 	}
 	// After this Barrier all ranks have completed their updates, so the window has the final counts.
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return err
 	}
 	elapsed := time.Since(start)

@@ -37,7 +37,7 @@ func pass(c *comm.Comm, rounds int) error {
 	rank, size := c.Rank(), c.Size()
 	left, right := (rank+size-1)%size, (rank+1)%size
 	out, in := make([]token, 1), make([]token, 1)
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return err
 	}
 	start := time.Now()

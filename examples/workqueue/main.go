@@ -55,7 +55,7 @@ func run(c *comm.Comm, n int) error {
 		return err
 	}
 	w.Local()[0] = pack(n*rank/size, n*(rank+1)/size)
-	if err := comm.Barrier(c); err != nil { // returns when all ranks have filled their queues
+	if err := c.Barrier(); err != nil { // returns when all ranks have filled their queues
 		return err
 	}
 	if err := w.LockAll(); err != nil {

@@ -4,8 +4,10 @@
 //	open.go     chooses the launcher, and returns an error if it is not supported
 //	gorun.go    gorun: its job card (card.go), and PMI-1 in addition
 //	pmi_open.go PMI-1: mpiexec.hydra, srun --mpi=pmi2 (pmi.go)
+//	spawn.go    ranks of gorun and PMI-1 start further processes, and publish services
 //	place.go    Open MPI's mpirun and plain srun, which only number their ranks:
 //	            the ranks find rank 0 by a rendezvous (rendezvous.go, hub.go, spoke.go)
+//	port.go     processes of different jobs meet at a port
 //
 // A process that no launcher has started is a world of one: a job with one rank.
 package bootstrap
@@ -22,6 +24,8 @@ import (
 type World struct {
 	Rank, Size int
 	AppNum     int      // number of the program of an MPMD job that this rank runs
+	Names      []string // the host name of each host, by its number; empty: not known
+	Slots      int      // number of slots of the job's hosts (MPI_UNIVERSE_SIZE); 0: not known
 	HostOf     []int    // HostOf[r] is the number of the host of rank r; hosts are numbered from 0 without gaps
 	Cores      int      // hardware threads of this host that the job's ranks share; 0: unknown
 	JobID      string   // the same in every rank, and different in other jobs
@@ -59,6 +63,10 @@ type World struct {
 	// Epoch is the number of times that gorun has restarted the whole job; 0 at the first start.
 	Epoch int
 
+	// Spawned: a rank of another World has started the ranks of this World by Spawn. KVS has the
+	// pairs that it has passed.
+	Spawned bool
+
 	KVS KVS // never nil; local in a world of one
 }
 
@@ -69,6 +77,26 @@ func (w *World) Finalize(a wire.Account) error {
 		return p.finalize(&a)
 	}
 	return w.KVS.Finalize()
+}
+
+// Pause tells the launcher that the process may end from now on. Until Resume, the caller may use only
+// Abort of KVS.
+func (w *World) Pause(a wire.Account) error {
+	if p, ok := w.KVS.(*pmiClient); ok && p.gorun {
+		p.mu.Lock()
+		p.pausing = true
+		p.mu.Unlock()
+	}
+	return w.Finalize(a)
+}
+
+// Resume ends what Pause has begun. A launcher other than gorun does not support it; then the launcher
+// does not notice if the process ends too early, and KVS stays unusable.
+func (w *World) Resume(ctx context.Context) error {
+	if p, ok := w.KVS.(*pmiClient); ok && p.gorun {
+		return p.rejoin(ctx)
+	}
+	return nil
 }
 
 // Abort is a rank's request to end the job.

@@ -66,9 +66,14 @@ type Card struct {
 	// rank, but each rank has a socket of its own. 0: gorun does not ask.
 	Inspect int `json:"inspect,omitempty"`
 	Epoch   int `json:"epoch,omitempty"` // number of restarts of the job
+	// The number of the group among the groups of the job: 0 for the ranks that gorun itself starts,
+	// and numbers from 1 on for processes that ranks have spawned.
+	Group int `json:"group,omitempty"`
 	// The number of the host of each rank. Hosts are numbered from 0 without gaps.
 	HostOf   []Run       `json:"nodes"`
 	AppNums  []Run       `json:"apps"`            // the number of each rank's program
+	Names    []string    `json:"names,omitempty"` // the host name of each host; empty: not known
+	Slots    int         `json:"slots,omitempty"` // 0: not known
 	Cores    int         `json:"cores"`           // hardware threads of this host, which its ranks share
 	Hosts    []string    `json:"hosts,omitempty"` // if BasePort is set: the address of each host
 	BasePort int         `json:"base_port,omitempty"`
@@ -284,8 +289,12 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: failure reports on descriptor %d", c.Failures)
 	case c.Inspect < 0:
 		return fmt.Errorf("job card: inspection on descriptor %d", c.Inspect)
+	case c.Group < 0:
+		return fmt.Errorf("job card: group %d", c.Group)
 	case c.Epoch < 0:
 		return fmt.Errorf("job card: epoch %d", c.Epoch)
+	case c.Slots < 0:
+		return fmt.Errorf("job card: %d slots", c.Slots)
 	case len(c.Addrs) != 0 && len(c.Addrs) != c.Size:
 		return fmt.Errorf("job card: %d addresses for %d ranks", len(c.Addrs), c.Size)
 	case c.BasePort < 0 || c.BasePort > 65535:
@@ -301,6 +310,11 @@ func (c *Card) check() error {
 		}
 		if n != c.Size {
 			return fmt.Errorf("job card: hosts or programs of %d instead of %d ranks", n, c.Size)
+		}
+	}
+	for _, r := range c.HostOf {
+		if len(c.Names) > 0 && r.Value >= len(c.Names) {
+			return fmt.Errorf("job card: no name of host %d", r.Value)
 		}
 	}
 	if c.BasePort == 0 {

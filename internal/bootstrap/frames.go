@@ -18,6 +18,7 @@ import (
 //	rank ── fence: pairs ──► 0    the rank has entered the fence, and has put these pairs
 //	rank ◄── pairs ───────── 0    all ranks have entered, and have put these pairs
 //	rank ◄── fail: text ──── 0    this fence and all later ones fail, because of text
+//	rank ◄── gone: text ──── 0    the same; the text says which rank has gone
 //	rank ── bye ───────────► 0    the rank ends in good order
 //	rank ◄─ abort: code, text ─►  all ranks end at once
 //
@@ -26,6 +27,7 @@ const (
 	frameFence byte = iota + 1
 	framePairs
 	frameFail
+	frameGone
 	frameBye
 	frameAbort
 	frameEnd

@@ -44,7 +44,8 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		Rank: rank, Size: card.Size,
 		AppNum: valueAt(card.AppNums, rank), HostOf: expand(card.HostOf, card.Size),
 		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: native, Params: set,
-		Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
+		Names: card.Names, Slots: card.Slots, Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
+		Spawned: card.Group > 0,
 	}
 	listen, again := -1, false
 	if text := getenv(EnvListenFD); text != "" {

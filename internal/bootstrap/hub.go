@@ -55,6 +55,7 @@ type hub struct {
 	pairs   []byte      // pairs that ranks have brought with the current fence
 	timer   *time.Timer // fails the current fence when its time limit is over
 	err     error       // why the current fence and all later ones fail; nil: they do not fail
+	aborted error       // why the fences fail that a rank enters after an abort; nil: there was no abort
 	closed  bool
 }
 
@@ -190,7 +191,7 @@ func (h *hub) listen(p *peer) error {
 			h.mu.Lock()
 			p.left = true
 			if h.inCount > 0 {
-				h.fail(fmt.Errorf("rank %d has ended while other ranks wait for it in a fence", p.rank))
+				h.fail(gone("rank %d has ended while other ranks wait for it in a fence", p.rank))
 			}
 			h.mu.Unlock()
 			return nil
@@ -199,11 +200,10 @@ func (h *hub) listen(p *peer) error {
 			if err != nil {
 				return err
 			}
-			h.abort(p.rank, code, text)
-			line := fmt.Sprintf("rank %d: %s", p.rank, text)
-			h.exit(code, line) // ends this process; it returns only in tests
+			h.abort(p.rank, code, text)()
+			h.exit(code, fmt.Sprintf("rank %d: %s", p.rank, text)) // ends this process; it returns only in tests
 			h.mu.Lock()
-			h.fail(errors.New("the job was aborted by " + line))
+			h.fail(h.aborted)
 			h.mu.Unlock()
 			return nil
 		default:
@@ -226,8 +226,15 @@ func (h *hub) disconnected(p *peer, err error) {
 		close(p.out)
 	case !p.left:
 		p.left = true
-		h.fail(fmt.Errorf("rank %d, on %s, has gone: %w", p.rank, host(p.conn), err))
+		h.fail(gone("rank %d, on %s, has gone: %w", p.rank, host(p.conn), err))
 	}
+}
+
+// anyLeft reports whether a rank that was connected has left, or its connection was lost.
+func (h *hub) anyLeft() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.peers, func(p *peer) bool { return p != nil && p.left })
 }
 
 func host(c net.Conn) string {
@@ -263,7 +270,11 @@ func (h *hub) arrive(rank int, pairs []byte) {
 	}
 	for _, p := range h.peers {
 		if p != nil && p.left {
-			h.fail(fmt.Errorf("rank %d has ended before a fence", p.rank))
+			if h.aborted != nil {
+				h.fail(h.aborted)
+				return
+			}
+			h.fail(gone("rank %d has ended before a fence", p.rank))
 			return
 		}
 	}
@@ -338,8 +349,29 @@ func (h *hub) fail(err error) {
 }
 
 func failFrame(err error) []byte {
-	text := err.Error()
-	return newFrame(frameFail, []byte(text[:min(len(text), maxText)]))
+	kind, text := frameFail, err.Error()
+	if IsGone(err) {
+		kind = frameGone
+	}
+	return newFrame(kind, []byte(text[:min(len(text), maxText)]))
+}
+
+// GoneError is the error of a fence that has failed because another rank has ended, or because the
+// connection with it has.
+type GoneError struct{ err error }
+
+func gone(format string, args ...any) error { return &GoneError{fmt.Errorf(format, args...)} }
+
+// Gone returns a GoneError with this text.
+func Gone(text string) error { return gone("%s", text) }
+
+func (e *GoneError) Error() string { return e.err.Error() }
+func (e *GoneError) Unwrap() error { return e.err }
+
+// IsGone reports whether err is or wraps a GoneError.
+func IsGone(err error) bool {
+	var g *GoneError
+	return errors.As(err, &g)
 }
 
 // broadcast sends a frame to all ranks that have not left. The caller holds mu.
@@ -376,17 +408,22 @@ func (h *hub) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	return nil, h.err  // fail has set err before it closed failed
 }
 
-// abort sends an abort to all ranks except from, the rank that has called Abort. It returns when
+// abort sends an abort to all ranks except from, the rank that has called Abort. wait returns when
 // the connections of these ranks have ended, or after a time limit. Because of this wait, no rank
 // sees the connection to this process end before it has got the abort.
-func (h *hub) abort(from, code int, text string) {
+func (h *hub) abort(from, code int, text string) (wait func()) {
 	h.mu.Lock()
+	h.aborted = fmt.Errorf("the job was aborted by rank %d: %s", from, text)
 	if from > 0 {
 		h.peers[from].left = true
 	}
 	h.broadcast(newFrame(frameAbort, abortBody(code, fmt.Sprintf("rank %d: %s", from, text))))
 	peers := slices.Clone(h.peers)
 	h.mu.Unlock()
+	return func() { h.awaitAborted(from, peers) }
+}
+
+func (h *hub) awaitAborted(from int, peers []*peer) {
 	h.flush(abortWait)
 	expired := time.NewTimer(abortWait)
 	defer expired.Stop()

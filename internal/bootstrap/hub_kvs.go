@@ -13,7 +13,7 @@ type hubKVS struct {
 	rank      int
 	transport interface { // a hub in rank 0, a spoke in other ranks
 		fence(ctx context.Context, pairs []byte) (all []byte, err error)
-		abort(from, code int, text string)
+		abort(from, code int, text string) (wait func())
 		close() error
 	}
 	fencing sync.Mutex // held during a fence; locked before mu
@@ -95,12 +95,20 @@ func (m *hubKVS) Finalize() error {
 // Abort makes the ranks that are still connected end at once, because not every launcher ends a
 // job if a rank fails.
 func (m *hubKVS) Abort(a Abort) error {
+	wait, err := m.startAbort(a)
+	if err == nil {
+		wait()
+	}
+	return err
+}
+
+// startAbort sends the abort. wait waits until the other ranks have ended, or for a time limit.
+func (m *hubKVS) startAbort(a Abort) (wait func(), err error) {
 	m.mu.Lock()
 	done := m.done
 	m.mu.Unlock()
 	if done {
-		return errClosed
+		return nil, errClosed
 	}
-	m.transport.abort(m.rank, a.Code, a.Reason)
-	return nil
+	return m.transport.abort(m.rank, a.Code, a.Reason), nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,7 +80,8 @@ func TestSpoke(t *testing.T) {
 	}{
 		"pairs":     {newFrame(framePairs, all), "", "has gone: unexpected EOF", ""},
 		"two pairs": {bytes.Repeat(newFrame(framePairs, all), 2), "", "", ""},
-		"a failure": {newFrame(frameFail, []byte("rank 3\nhas gone")), "first", "rank 3 has gone", ""},
+		"a failure": {newFrame(frameFail, []byte("rank 3\nhas failed")), "first", "rank 3 has failed", ""},
+		"rank gone": {newFrame(frameGone, []byte("rank 3\nhas gone")), "first", "rank 3 has gone", ""},
 		"an abort":  {newFrame(frameAbort, abortBody(3, "rank 2: why")), "first", "the job was aborted by rank 2: why", "3 rank 2: why"},
 		"too large": {newFrame(framePairs, make([]byte, 2*maxPuts+1)), "first", "not a frame", ""},
 		"not his":   {newFrame(frameFence), "first", "not a frame", ""},
@@ -109,6 +111,7 @@ func TestSpoke(t *testing.T) {
 				}
 			} else {
 				require.ErrorContains(t, err, c.wants)
+				require.Equal(t, strings.Contains(err.Error(), "gone"), IsGone(err))
 				require.ErrorContains(t, m.Fence(t.Context()), c.wants) // later fences fail, too
 			}
 			require.NoError(t, m.Finalize())

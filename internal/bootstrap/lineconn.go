@@ -35,6 +35,11 @@ func (c *lineConn) send(m wire.PMIMessage, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
+	return c.write(line, limit)
+}
+
+// write writes one line or several. It waits at most limit for room; 0: no limit.
+func (c *lineConn) write(line []byte, limit time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

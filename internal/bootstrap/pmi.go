@@ -32,6 +32,8 @@ type pmiClient struct {
 	name   string     // name of the key-value space
 	broken error      // set after a missing or wrong reply; every later call returns it
 	done   bool       // finalize was called
+	// finalize does not close the connection, because the rank may join the job again.
+	pausing bool
 }
 
 // init sends the first message of PMI-1 to the launcher and checks the version in the reply.
@@ -80,35 +82,41 @@ func (p *pmiClient) appnum(ctx context.Context) (int, error) {
 // call sends a request and returns its reply. The reply's command must be want, and its rc, if
 // there is one, must be 0.
 func (p *pmiClient) call(ctx context.Context, req wire.PMIMessage, want string) (wire.PMIMessage, error) {
+	line, err := req.Append(nil)
+	if err != nil {
+		return wire.PMIMessage{}, err // the request has no valid form
+	}
+	return p.callLines(ctx, req.Cmd, line, want)
+}
+
+// callLines does the work of call for a request that may have several lines.
+func (p *pmiClient) callLines(ctx context.Context, cmd string, lines []byte, want string) (wire.PMIMessage, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.done {
-		return wire.PMIMessage{}, fmt.Errorf("pmi %s: %w", req.Cmd, errClosed)
+		return wire.PMIMessage{}, fmt.Errorf("pmi %s: %w", cmd, errClosed)
 	}
 	if p.broken != nil {
-		return wire.PMIMessage{}, fmt.Errorf("pmi %s: an earlier call failed: %w", req.Cmd, p.broken)
+		return wire.PMIMessage{}, fmt.Errorf("pmi %s: an earlier call failed: %w", cmd, p.broken)
 	}
 	if err := ctx.Err(); err != nil {
 		return wire.PMIMessage{}, err
 	}
-	line, err := req.Append(nil)
-	if err != nil || line == nil {
-		return wire.PMIMessage{}, err // the request has no valid form; nothing was sent
-	}
-	m, err := p.exchange(ctx, req, want)
+	m, err := p.exchange(ctx, lines, want)
 	if err != nil {
 		p.broken = err
-		return wire.PMIMessage{}, fmt.Errorf("pmi %s: %w", req.Cmd, err)
+		return wire.PMIMessage{}, fmt.Errorf("pmi %s: %w", cmd, err)
 	}
 	if rc, ok := m.Get("rc"); ok && rc != "0" {
 		msg, _ := m.Get("msg")
-		return m, &refusedError{cmd: req.Cmd, rc: rc, msg: msg}
+		reason, _ := m.Get("reason")
+		return m, &refusedError{cmd: cmd, rc: rc, msg: msg, reason: UnescapeReason(reason)}
 	}
 	return m, nil
 }
 
-func (p *pmiClient) exchange(ctx context.Context, req wire.PMIMessage, want string) (wire.PMIMessage, error) {
-	if err := p.conn.send(req, 0); err != nil {
+func (p *pmiClient) exchange(ctx context.Context, lines []byte, want string) (wire.PMIMessage, error) {
+	if err := p.conn.write(lines, 0); err != nil {
 		return wire.PMIMessage{}, err
 	}
 	m, err := p.conn.recv(ctx)
@@ -122,7 +130,10 @@ func (p *pmiClient) exchange(ctx context.Context, req wire.PMIMessage, want stri
 }
 
 // refusedError is a reply with an rc other than 0.
-type refusedError struct{ cmd, rc, msg string }
+type refusedError struct {
+	cmd, rc, msg string
+	reason       string // text for the user, from gorun; "": none
+}
 
 func (e *refusedError) Error() string {
 	return fmt.Sprintf("pmi %s: the launcher refused it: rc=%s %s", e.cmd, e.rc, e.msg)
@@ -174,8 +185,18 @@ func (p *pmiClient) finalize(a *wire.Account) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done = true
-	p.conn.close()
+	if !p.pausing {
+		p.conn.close()
+	}
 	return err
+}
+
+// rejoin joins the job again after a finalize that has left the connection open.
+func (p *pmiClient) rejoin(ctx context.Context) error {
+	p.mu.Lock()
+	p.done, p.pausing = false, false
+	p.mu.Unlock()
+	return p.init(ctx)
 }
 
 // Abort does not wait for the end of another call, because the reason for the abort may be a fence
@@ -183,7 +204,7 @@ func (p *pmiClient) finalize(a *wire.Account) error {
 func (p *pmiClient) Abort(a Abort) error {
 	kv := []string{"exitcode", strconv.Itoa(a.Code)}
 	if p.gorun && a.Reason != "" {
-		kv = append(kv, "reason", escapeReason(a.Reason))
+		kv = append(kv, "reason", EscapeReason(a.Reason))
 	}
 	if p.gorun && a.Consequence {
 		kv = append(kv, "consequence", "1")
@@ -191,9 +212,9 @@ func (p *pmiClient) Abort(a Abort) error {
 	return p.conn.send(wire.NewPMI("abort", kv...), abortWait)
 }
 
-// escapeReason encodes a reason as one word, and cuts it so that it fits into a line. UnescapeReason
+// EscapeReason encodes a reason as one word, and cuts it so that it fits into a line. UnescapeReason
 // decodes it.
-func escapeReason(reason string) string {
+func EscapeReason(reason string) string {
 	const limit = wire.PMIMaxLine - 64
 	esc := url.QueryEscape(reason)
 	for len(esc) > limit {
@@ -203,7 +224,7 @@ func escapeReason(reason string) string {
 	return esc
 }
 
-// UnescapeReason decodes the reason field of an abort line. It returns an invalid field unchanged.
+// UnescapeReason decodes the reason field of an abort line, or of the reply to a spawn. It returns an invalid field unchanged.
 func UnescapeReason(field string) string {
 	if s, err := url.QueryUnescape(field); err == nil {
 		return s

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// envSpawned is the variable by which launchers with PMI-1 tell a process that a rank has spawned it.
+const envSpawned = "PMI_SPAWNED"
+
 // hasPMI reports whether this process has inherited the PMI-1 socket of a launcher.
 func hasPMI(getenv func(string) string) bool {
 	_, ok := streamSocket(getenv("PMI_FD"))
@@ -49,7 +52,7 @@ func openPMI(ctx context.Context, getenv func(string) string) (*World, error) {
 		p.conn.close()
 		return nil, fmt.Errorf("rank %d of %d", rank, size)
 	}
-	w := &World{Rank: rank, Size: size, Launcher: "pmi", Cores: coresOfHost(getenv), KVS: p}
+	w := &World{Rank: rank, Size: size, Launcher: "pmi", Cores: coresOfHost(getenv), Spawned: getenv(envSpawned) == "1", KVS: p}
 	if err := w.exchange(ctx, p, getenv); err != nil {
 		return nil, err
 	}

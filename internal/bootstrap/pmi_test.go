@@ -233,7 +233,7 @@ func TestFenceDeadlineLeavesTheChannelBroken(t *testing.T) {
 
 func TestAbortReason(t *testing.T) {
 	for _, s := range []string{"plain", "two words\nand a line = 1 \\", strings.Repeat("é%", 2000)} {
-		esc := escapeReason(s)
+		esc := EscapeReason(s)
 		require.Less(t, len(esc), 1000)
 		require.True(t, strings.HasPrefix(s, strings.ToValidUTF8(UnescapeReason(esc), "")))
 	}

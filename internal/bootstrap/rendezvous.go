@@ -155,32 +155,62 @@ func (r *rendezvous) host(ctx context.Context, m *hubKVS) (secret []byte, err er
 	}
 	defer func() { removeNotice(r.path, text) }()
 	removeStaleNotices(r.path)
+	err = h.awaitAll(ctx, r.timeout, func() error {
+		switch _, now, err := readNotice(r.path); {
+		case errors.Is(err, os.ErrNotExist):
+			if text, err = n.write(r.path); err != nil {
+				return fmt.Errorf("write the address of rank 0 for the other ranks again: %w", err)
+			}
+		case err == nil && !bytes.Equal(now, text), errors.Is(err, errNotice):
+			return fmt.Errorf("another process has written %s: two processes are rank 0", r.path)
+		}
+		return nil
+	})
+	if errors.Is(err, errExpired) {
+		err = fmt.Errorf("%w; rank 0 has written its address to %s%s", err, r.path, r.sharedDirAdvice())
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.transport = h
+	return secret, nil
+}
+
+// errExpired is the error of awaitAll if its time limit is over.
+var errExpired = errors.New("bootstrap.timeout")
+
+// awaitAll blocks until all ranks have entered the first fence. Afterwards the hub accepts no more
+// connections. awaitAll returns an error if ctx ends, if limit is over (0: there is none), if a
+// fence fails, or if check, which it calls at intervals, returns an error.
+func (h *hub) awaitAll(ctx context.Context, limit time.Duration, check func() error) error {
 	begun := time.Now()
-	expired := time.NewTimer(r.timeout)
-	defer expired.Stop()
+	var expired <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		expired = timer.C
+	}
 	tick := time.NewTicker(noticeTick)
 	defer tick.Stop()
 	for {
 		select {
 		case <-h.allArrived:
-			m.transport = h
 			h.gate.Close() // accept no more connections: all ranks are connected
-			return secret, nil
+			return nil
 		case <-h.failed:
-			return nil, h.err
+			return h.err
 		case <-ctx.Done():
-			return nil, fmt.Errorf("after %v: %s not connected: %w", time.Since(begun).Round(time.Millisecond), haveRanks(h.notYetInFence()), ctx.Err())
-		case <-expired.C:
-			return nil, fmt.Errorf("%s not connected to rank 0, on %s, within %v (bootstrap.timeout); rank 0 has written its address to %s%s",
-				haveRanks(h.notYetInFence()), hostname(), r.timeout, r.path, r.sharedDirAdvice())
+			return fmt.Errorf("after %v: %s not connected: %w", time.Since(begun).Round(time.Millisecond), haveRanks(h.notYetInFence()), ctx.Err())
+		case <-expired:
+			return fmt.Errorf("%s not connected to rank 0, on %s, within %v (%w)", haveRanks(h.notYetInFence()), hostname(), limit, errExpired)
 		case <-tick.C:
-			switch _, now, err := readNotice(r.path); {
-			case errors.Is(err, os.ErrNotExist):
-				if text, err = n.write(r.path); err != nil {
-					return nil, fmt.Errorf("write the address of rank 0 for the other ranks again: %w", err)
+			if err := check(); err != nil {
+				select {
+				case <-h.allArrived: // at the same time; the loop returns
+					continue
+				default:
 				}
-			case err == nil && !bytes.Equal(now, text), errors.Is(err, errNotice):
-				return nil, fmt.Errorf("another process has written %s: two processes are rank 0", r.path)
+				return err
 			}
 		}
 	}

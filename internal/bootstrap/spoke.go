@@ -27,6 +27,9 @@ type spoke struct {
 	err     error                       // why all further fences fail; set before failed is closed
 }
 
+// errBusy is the error of a rank that rank 0 has refused.
+var errBusy = errors.New("rank 0 has a rank")
+
 // handshake proves to rank 0 that this rank knows the secret, and checks that rank 0 knows it.
 // refused is true if rank 0 has proved this and refuses this rank; err then says why.
 func handshake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
@@ -58,7 +61,7 @@ func handshake(c net.Conn, s wire.TCPSession) (refused bool, err error) {
 		return false, errNotAuthenticated
 	}
 	if v != wire.TCPWelcome {
-		return true, fmt.Errorf("rank 0 has a rank %d already: two processes have this number", s.From)
+		return true, fmt.Errorf("%w %d already: two processes have this number", errBusy, s.From)
 	}
 	return false, nil
 }
@@ -80,12 +83,14 @@ func (s *spoke) listen() {
 		kind, body, err := readFrame(s.conn, s.limit)
 		switch {
 		case err != nil:
-			err = fmt.Errorf("rank 0, on %s, has gone: %w", host(s.conn), noEOF(err))
+			err = gone("rank 0, on %s, has gone: %w", host(s.conn), noEOF(err))
 		case kind == framePairs && len(s.replies) == 0:
 			s.replies <- body
 			continue
 		case kind == frameFail:
 			err = errors.New(printable(body))
+		case kind == frameGone:
+			err = gone("%s", printable(body))
 		case kind == frameAbort:
 			code, text, bad := parseAbort(body)
 			if err = bad; bad == nil {
@@ -99,7 +104,7 @@ func (s *spoke) listen() {
 			s.err = err
 			close(s.failed)
 		}
-		if kind != frameFail { // after fail, continue to read, because an abort may follow
+		if kind != frameFail && kind != frameGone { // after fail, continue to read, because an abort may follow
 			return
 		}
 	}
@@ -123,7 +128,7 @@ func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 		case <-s.failed: // rank 0 may have reported the reason
 			return nil, s.err
 		case <-time.After(abortWait):
-			return nil, err
+			return nil, gone("rank 0, on %s, has gone: %w", host(s.conn), err)
 		}
 	}
 	expired := time.NewTimer(s.timeout + spokeExtraTime)
@@ -145,15 +150,17 @@ func (s *spoke) fence(ctx context.Context, pairs []byte) ([]byte, error) {
 	}
 }
 
-// abort sends an abort to rank 0, which passes it on to the other ranks and ends after them. abort
+// abort sends an abort to rank 0, which passes it on to the other ranks and ends after them. wait
 // returns when rank 0 has ended, or after a time limit.
-func (s *spoke) abort(_, code int, text string) {
+func (s *spoke) abort(_, code int, text string) (wait func()) {
 	if s.send(abortWait, frameAbort, abortBody(code, text)) != nil {
-		return
+		return func() {}
 	}
-	select {
-	case <-s.ended:
-	case <-time.After(3 * abortWait): // rank 0 takes up to 2 × abortWait
+	return func() {
+		select {
+		case <-s.ended:
+		case <-time.After(3 * abortWait): // rank 0 takes up to 2 × abortWait
+		}
 	}
 }
 

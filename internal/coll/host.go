@@ -100,6 +100,10 @@ type Host struct {
 	link        HostLink
 	tmp         []byte // scratch of the current call; nil before its first use
 	slots       int    // number of slots of each data buffer in the current call
+
+	// The calls from firstExchange to lastExchange were exchanges between the neighbours exchanged.
+	exchanged                   *Edges
+	firstExchange, lastExchange uint64
 }
 
 // peer is the arena of a rank of the host.
@@ -220,7 +224,9 @@ func (h *Host) Mark() uint64 { return h.arrival() }
 
 // Detach drops the references to the link of the last call, which is over. The next call calls
 // Enter with the same or another link.
-func (h *Host) Detach() { h.link, h.tmp, h.leaderLink = nil, nil, leaderLink{} }
+func (h *Host) Detach() {
+	h.link, h.tmp, h.leaderLink, h.exchanged = nil, nil, leaderLink{}, nil
+}
 
 // TakePendingWake reports whether the Wake that follows this rank's arrival at the last call is
 // still due. If so, the caller must call Wake; TakePendingWake returns true only once per call.
@@ -289,18 +295,25 @@ const spinLimit = 64
 // link's Mismatch.
 func (h *Host) awaitEarlierCall(call uint64) error {
 	for i := 1; i < h.Size; i++ {
-		r := h.after(i)
-		word := &h.peers[r].lines[call%ringLines].word
-		if err := h.await(r, word, call<<16); err != nil {
+		if err := h.awaitEarlierArrival(h.after(i), call); err != nil {
 			return err
-		}
-		// If the rank has already arrived at a later call that uses the same line, the history of
-		// this call is gone, and cannot be compared.
-		if v := word.Load(); v>>16 == call && v != h.own().lines[call%ringLines].word.Load() {
-			return h.link.Mismatch(r)
 		}
 	}
 	h.arrivedAll = call
+	return nil
+}
+
+// awaitEarlierArrival does what awaitEarlierCall does, for one rank of the host.
+func (h *Host) awaitEarlierArrival(rank int, call uint64) error {
+	word := &h.peers[rank].lines[call%ringLines].word
+	if err := h.await(rank, word, call<<16); err != nil {
+		return err
+	}
+	// If the rank has already arrived at a later call that uses the same line, the history of this
+	// call is gone, and cannot be compared.
+	if v := word.Load(); v>>16 == call && v != h.own().lines[call%ringLines].word.Load() {
+		return h.link.Mismatch(rank)
+	}
 	return nil
 }
 

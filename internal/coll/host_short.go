@@ -8,13 +8,14 @@ package coll
 // persistent collective can start without a wait, and needs no goroutine that continues it.
 
 // ShortCall describes a collective for Publish, Ready and Finish: its kind, and the arguments of
-// the method of Host for this kind.
+// the method of Host for this kind. Of an exchange between neighbours only Neighbors is set.
 type ShortCall struct {
 	What       Kind
 	Send, Recv []byte // Bcast uses Recv only
 	Op         Op
 	Root       int
 	Config     *Config
+	Neighbors  *NeighborCall
 }
 
 // isShort reports whether the call has one round.
@@ -40,6 +41,12 @@ func (h *Host) isShort(c *ShortCall) bool {
 //
 // Hot path: no allocation, no wait.
 func (h *Host) Publish(l HostLink, c *ShortCall) (bool, error) {
+	if n := c.Neighbors; n != nil {
+		if n.Messages || !h.startsAtOnce(n) {
+			return false, nil
+		}
+		return true, h.StartNeighbors(l, n)
+	}
 	if !h.isShort(c) || !h.othersHaveArrived() {
 		return false, nil
 	}
@@ -61,6 +68,9 @@ func (h *Host) Publish(l HostLink, c *ShortCall) (bool, error) {
 
 // Ready reports whether Finish can complete the call without a wait.
 func (h *Host) Ready(c *ShortCall) bool {
+	if c.Neighbors != nil {
+		return h.haveSourcesArrived(c.Neighbors)
+	}
 	if c.What == KindBcast {
 		return h.Rank == c.Root || h.hasArrived(c.Root, h.call)
 	}
@@ -76,6 +86,9 @@ func (h *Host) Ready(c *ShortCall) bool {
 //
 // Hot path: no allocation; no lock and no system call if all ranks arrive at about the same time.
 func (h *Host) Finish(c *ShortCall) error {
+	if c.Neighbors != nil {
+		return h.FinishNeighbors(c.Neighbors)
+	}
 	switch c.What {
 	case KindBcast:
 		return h.finishBcast(c.Recv, c.Root)

@@ -48,6 +48,17 @@ func ViewAs[T any](s []T, l *Layout) Buffer {
 	return Buffer{b.data, high, t}
 }
 
+// Of returns the layout for elements of type t: sizes and offsets are in bytes.
+//
+// Hot path: no allocation after the first call for a type.
+func (l *Layout) Of(t *Type) (*layout.Layout, error) {
+	if err := l.in.Err(); err != nil {
+		return nil, err
+	}
+	d := l.of(t)
+	return d.Layout, d.Err
+}
+
 // of returns the Type for elements of type t with the layout, and makes it at the first call for t.
 func (l *Layout) of(t *Type) *Type {
 	for {

@@ -249,8 +249,14 @@ func (e *Engine) span(buf []byte) *Span {
 //
 // Hot path: no allocation.
 func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
-	if s = e.span(buf); s != nil && s.regions[to.index] != nil {
-		return s.regions[to.index], s, nil
+	return e.regionIn(e.span(buf), to, buf, access)
+}
+
+// regionIn is region, where in is the span that contains buf; nil: there is none, or the caller wants a
+// region of its own.
+func (e *Engine) regionIn(in *Span, to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
+	if in != nil && in.regions[to.index] != nil {
+		return in.regions[to.index], in, nil
 	}
 	mr, err = to.register(buf, access)
 	return mr, nil, err

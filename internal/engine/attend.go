@@ -48,6 +48,24 @@ func (c *Context) Attend(ctx context.Context, seen uint32, background bool) (m M
 	}
 }
 
+// AwaitChange blocks until ChangeCount differs from seen, ctx ends, or the engine is closed or has
+// failed. Meanwhile this rank notices the end of members of the context's group, also of those with
+// which it has not communicated yet. AwaitChange takes no message, and the account does not count
+// the wait.
+func (c *Context) AwaitChange(ctx context.Context, seen uint32) error {
+	e := c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		if err := e.closedErr(); err != nil || e.changes != seen {
+			return err
+		}
+		if err := e.awaitIn(ctx, &e.probeWaiters, awaited{key: c.key(&anyMessage), from: c, background: true}); err != nil {
+			return err
+		}
+	}
+}
+
 // Iattend is Attend without blocking, and regardless of ChangeCount. If no message has arrived and
 // no other goroutine polls the transports, Iattend reads all their queues, also those that most
 // polls leave out because their transport is slow. If there is still no message, Iattend returns

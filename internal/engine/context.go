@@ -42,7 +42,7 @@ type Env struct {
 	Sig  uint16
 	Mode Mode // of a send: when it is complete
 	// Layout says which bytes of the buffer the data is, and in which order; nil: the whole buffer. Its
-	// offsets count from the begin of the buffer, which has all its bytes. See view.go.
+	// offsets count from the start of the buffer, which has all its bytes. See view.go.
 	Layout *layout.Layout
 	// Attended says that the caller waits for the request next, and does not compute first. So the
 	// background goroutine need not poll for the request.

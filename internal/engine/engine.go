@@ -69,14 +69,37 @@ var (
 	ErrClosed     = errors.New("cannot be used any more")
 	ErrFinalized  = errors.New("a rank that the call needs has finalized")
 	ErrMismatch   = errors.New("ranks disagree")
+	// ErrPending: a receive from any source stays posted although a process has failed. It wraps
+	// ErrProcFailed.
+	ErrPending = fmt.Errorf("%w while a receive from any source is posted", ErrProcFailed)
 )
 
 // ReasonError is the error of one failure. It wraps two errors: the kind of the failure, such as
 // ErrProcFailed, and the reason. The type lets a caller distinguish it from an error of
 // errors.Join, which wraps several failures.
-type ReasonError struct{ err error }
+type ReasonError struct {
+	err  error
+	rank int // world rank of the peer that has failed; -1: the error is not about one
+}
 
-func reasonError(format string, args ...any) error { return &ReasonError{fmt.Errorf(format, args...)} }
+func reasonError(format string, args ...any) error {
+	return &ReasonError{fmt.Errorf(format, args...), -1}
+}
+
+// FailedRank returns the world rank of the process whose failure err reports. ok is false if err
+// does not name one.
+func FailedRank(err error) (rank int, ok bool) {
+	var loss *lossError
+	if errors.As(err, &loss) {
+		return loss.rank, true
+	}
+	for r := (*ReasonError)(nil); errors.As(err, &r); err = r.err {
+		if r.rank >= 0 {
+			return r.rank, true
+		}
+	}
+	return 0, false
+}
 
 // Error returns a text that contains the kind and the reason.
 func (r *ReasonError) Error() string { return r.err.Error() }
@@ -214,6 +237,10 @@ type Config struct {
 	// Stream from which the engine reads the launcher's reports of failed ranks, see loss.go; nil: the
 	// launcher sends none; Engine.Close and Engine.Kill close it.
 	Launcher *os.File
+	// The engine calls it for each report of Launcher, after it has handled the report, and without
+	// its lock: ranks of the job with the id job have failed; "": of the engine's own job. It must not
+	// block, nor call Close. nil: no call.
+	Reported func(job string, ranks []int, reason string)
 }
 
 // Engine is the message engine of one rank. Goroutines of the program wait, lead and park in it as
@@ -438,7 +465,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if e.launcher = cfg.Launcher; e.launcher != nil {
 		e.failureReader.Add(1)
-		go e.failureLoop() // Close ends this goroutine and waits for its end
+		go e.failureLoop(cfg.Reported) // Close ends this goroutine and waits for its end
 	}
 	return e, nil
 }
@@ -463,6 +490,17 @@ func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 // Kill closes the engine as the end of its process would: it waits for no operation, and does not
 // shut the transports down. The peers take this rank as failed.
 func (e *Engine) Kill() { _ = e.close(context.Background(), false) }
+
+// Flush blocks until the operations in flight have ended and the engine's own messages have left. The
+// process may then end, as far as the other ranks do not need it. Errors: the error of ctx.
+func (e *Engine) Flush(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.flush(ctx)
+	}
+	return ctx.Err()
+}
 
 // close is Close if graceful is set, and Kill if not.
 func (e *Engine) close(ctx context.Context, graceful bool) error {
@@ -557,10 +595,11 @@ func (e *Engine) sending() bool {
 }
 
 // failAll completes, with err, the requests under way that fulfill the predicate which. It leaves
-// out tasks (Engine.Go) and requests of Port.Begin, which their owners complete.
+// out tasks (Engine.Go) and requests of Port.Begin and Engine.Begin, which their owners complete.
 func (e *Engine) failAll(which func(*request) bool, err error) {
 	for _, r := range e.slots {
-		if r == nil || r.kind == kindFree || r.kind == kindTask || r.kind == kindOp || r.done || !which(r) {
+		if r == nil || r.kind == kindFree || r.kind == kindTask || r.kind == kindOp || r.kind == kindProgram ||
+			r.done || !which(r) {
 			continue
 		}
 		e.cancel(r, err)

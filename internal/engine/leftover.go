@@ -42,6 +42,7 @@ const (
 	LeftMrecv                        // a receive of a Message, such as Mprobe returns
 	LeftTask                         // a function that Engine.Go runs
 	LeftOneSided                     // an operation of one-sided communication (Port.Begin)
+	LeftProgram                      // an operation of the program (Engine.Begin)
 )
 
 // Unreceived describes a message of the program that no receive has matched.
@@ -131,7 +132,7 @@ func (e *Engine) isLeftover(r *request) bool {
 	switch r.kind {
 	case kindSend, kindRecv:
 		return r.ctx.counts() && e.revoked[r.ctx.id/2] == nil
-	case kindTask, kindOp:
+	case kindTask, kindOp, kindProgram:
 		return true
 	default:
 		return false
@@ -162,6 +163,8 @@ func (e *Engine) Leftovers() []Leftover {
 		switch r.kind {
 		case kindTask:
 			l.Kind = LeftTask
+		case kindProgram:
+			l.Kind = LeftProgram
 		case kindSend, kindRecv:
 			l.Context, l.Tag, l.Peer = r.ctx.id, int(r.tag), AnySource
 			if r.peer != wild {

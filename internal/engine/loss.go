@@ -61,7 +61,10 @@ const shutdownGrace = time.Second
 // ends when Close closes the file, and Close waits for its end. It also ends when the launcher has
 // closed the stream, at a malformed or incomplete line, or at another error of a read. Such a line
 // or error makes the engine fail, because the engine no longer knows which ranks have failed.
-func (e *Engine) failureLoop() {
+//
+// Reports about ranks of other jobs concern other engines of the process: failureLoop only passes them
+// to reported, which is Config.Reported.
+func (e *Engine) failureLoop(reported func(job string, ranks []int, reason string)) {
 	defer e.failureReader.Done()
 	lines := bufio.NewReaderSize(e.launcher, wire.FailuresMaxLine)
 	for {
@@ -72,10 +75,10 @@ func (e *Engine) failureLoop() {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			err = wire.ErrFailuresLong
 		}
+		var job, reason string
 		var ranks []int
-		var reason string
 		if err == nil {
-			ranks, reason, err = wire.ParseFailures(line, e.size)
+			job, ranks, reason, err = wire.ParseFailures(line, e.size)
 		}
 		if err != nil {
 			e.mu.Lock()
@@ -83,7 +86,12 @@ func (e *Engine) failureLoop() {
 			e.mu.Unlock()
 			return
 		}
-		e.MarkFailed(reason, ranks...)
+		if job == "" {
+			e.MarkFailed(reason, ranks...)
+		}
+		if reported != nil {
+			reported(job, ranks, reason)
+		}
 	}
 }
 

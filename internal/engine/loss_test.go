@@ -94,7 +94,7 @@ func TestTheLauncherReportsFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			engines, launcher := openWithLauncher(t, 4, open(), "", "failed 3 early\n")
 			cs := world(engines)
-			line := string(wire.AppendFailures(nil, []int{2, 3}, reason))
+			line := string(wire.AppendFailures(nil, "", []int{2, 3}, reason))
 			ends := make(chan error, 2)
 			go func() { ends <- receive(cs[0], 2) }()         // ends when the report arrives
 			go func() { ends <- receive(cs[0], AnySource) }() // ends when the report arrives
@@ -242,7 +242,10 @@ func TestFailureReportOfARankThatHasLeft(t *testing.T) {
 	require.False(t, done, "another rank may send the message")
 	engines[0].MarkFailed("killed by signal 9", 2)
 	_, err = r.Wait(background)
-	require.EqualError(t, err, "rank 2 of the world failed: killed by signal 9")
+	require.ErrorIs(t, err, ErrPending)
+	require.ErrorIs(t, err, ErrProcFailed)
+	require.ErrorContains(t, err, "rank 2 of the world failed: killed by signal 9")
+	require.False(t, r.Done(), "the receive stays posted")
 	require.Equal(t, []int{2}, engines[0].Failed())
 }
 

@@ -209,12 +209,24 @@ type Memory struct {
 // Engine.Alloc, Register uses the region of that memory, and Reap does not free the memory before
 // Deregister. The caller holds the lock.
 func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, error) {
+	return p.register(rail, buf, access, p.e.span(buf))
+}
+
+// RegisterOwn is Register with a region that is only for buf, also if buf is part of memory of
+// Engine.Alloc. So after Deregister peers cannot access buf by this region any more. The caller
+// holds the lock.
+func (p *Port) RegisterOwn(rail int, buf []byte, access transport.Access) (Memory, error) {
+	return p.register(rail, buf, access, nil)
+}
+
+// register registers buf with a rail. It uses the region of the span s if s is not nil and has one.
+func (p *Port) register(rail int, buf []byte, access transport.Access, s *Span) (Memory, error) {
 	e := p.e
 	if err := e.closedErr(); err != nil {
 		return Memory{}, err
 	}
 	served := access&transport.RemoteWrite != 0 && e.rails[rail].attr.Progress == transport.ProgressManual
-	mr, s, err := e.region(&e.rails[rail], buf, access)
+	mr, s, err := e.regionIn(s, &e.rails[rail], buf, access)
 	if err != nil {
 		return Memory{}, err
 	}

@@ -10,12 +10,12 @@ import (
 
 // Region returns what a rank that shares memory with this one needs to access buf by loads and
 // stores: the key of the memory region that the rank maps, and the offset of buf in the region, in
-// bytes. s is the span that contains buf. ok is false if s is nil, or if the span is not registered
-// with a rail that has shared memory. Region does not check that a certain rank can map the region.
+// bytes. s is the span that contains buf. ok is false if s is nil, or if the memory of the span does
+// not belong to a shared heap. Region does not check that a certain rank can map the region.
 // The caller holds the lock.
 func (p *Port) Region(s *Span, buf []byte) (key uint64, off int, ok bool) {
 	r := p.e.sharedRail()
-	if r == nil || s == nil || s.regions[r.index] == nil {
+	if r == nil || s == nil || s.home == nil || s.regions[r.index] != s.home {
 		return 0, 0, false
 	}
 	return s.regions[r.index].Key(), int(address(buf) - s.start), true

@@ -37,9 +37,9 @@ type peer struct {
 	// Engine.markFailed was called for the peer: MarkFailed or the launcher has reported it as failed.
 	markedFailed bool
 	inFinalize   bool // the peer has reported that it is in Finalize; Engine.finalizing counts it
-	// Engine.connect has sent the peer a message, which makes the peer report its Finalize to this
-	// rank.
-	queried   bool
+	// Number of the last call of QueryPeers in which Engine.connect has sent the peer a message,
+	// which makes the peer report its Finalize to this rank; 0: there was none.
+	queried   uint64
 	leaveSent bool // this rank has sent MsgLeave to the peer
 }
 

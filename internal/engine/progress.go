@@ -400,9 +400,15 @@ func (e *Engine) peerError(peer int32, err error) error {
 		return p.err
 	}
 	if errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft) {
-		return reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err)
+		return failedError(peer, err)
 	}
 	return fmt.Errorf("rank %d of the world: %w", peer, err)
+}
+
+// failedError returns the error of operations with a peer that has ended; err is what the transport
+// has reported.
+func failedError(peer int32, err error) error {
+	return &ReasonError{fmt.Errorf("%w: rank %d of the world: %w", ErrProcFailed, peer, err), int(peer)}
 }
 
 // peerDown ends the requests and waits that need a peer which has ended. left says that the peer
@@ -411,7 +417,7 @@ func (e *Engine) peerError(peer int32, err error) error {
 // the receive that matches it must fail, and must not get a later message.
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	if e.peers[peer].err == nil {
-		e.markEnded(peer, reasonError("%w: rank %d of the world: %w", ErrProcFailed, peer, err), left)
+		e.markEnded(peer, failedError(peer, err), left)
 	}
 }
 
@@ -433,7 +439,10 @@ func (e *Engine) markEnded(peer int32, why error, left bool) {
 			return false // the endpoint uses the request's buffers, and will report its end
 		}
 		if r.peer == wild { // a receive from any source
-			return r.phase == phasePosted && !left && r.ctx.has(peer)
+			if r.stays && r.phase == phasePosted && !left && r.waiter != nil {
+				e.wake(r.waiter) // it returns ErrPending
+			}
+			return r.phase == phasePosted && !left && !r.stays && r.ctx.has(peer)
 		}
 		return r.peer == peer
 	}, p.err)

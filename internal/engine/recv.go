@@ -20,26 +20,29 @@ import (
 func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error) {
 	e := c.e
 	e.mu.Lock()
-	st, err := e.blockOn(ctx, c.startRecv(buf, &env))
+	st, err := e.blockOn(ctx, c.startRecv(buf, &env, false))
 	e.mu.Unlock()
 	return st, err
 }
 
 // Irecv starts a receive of a message that env accepts. The engine uses buf until the request is
-// complete.
+// complete. If env accepts any source, and a member of the group has failed that Acknowledge has
+// not recorded, the receive stays posted, and Wait, Test and so on return ErrPending; see
+// Request.pendingErr. With Env.Attended the receive fails instead, as Recv does.
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.Lock()
-	q := e.public(c.startRecv(buf, &env), env.Attended)
+	q := e.public(c.startRecv(buf, &env, !env.Attended), env.Attended)
 	e.mu.Unlock()
 	return q
 }
 
-// startRecv starts a receive and returns its request, which may be complete.
-func (c *Context) startRecv(buf []byte, env *Env) *request {
+// startRecv starts a receive and returns its request, which may be complete. stays is the value of
+// request.stays.
+func (c *Context) startRecv(buf []byte, env *Env, stays bool) *request {
 	e := c.e
 	r := e.take(kindRecv)
-	r.ctx, r.buf, r.sig = c, buf, env.Sig
+	r.ctx, r.buf, r.sig, r.stays = c, buf, env.Sig, stays
 	if env.Layout != nil {
 		r.setData(buf, env.Layout)
 	}
@@ -53,7 +56,7 @@ func (c *Context) startRecv(buf []byte, env *Env) *request {
 			return r
 		}
 	}
-	if err := c.cannotReceive(key.source); err != nil {
+	if err := c.cannotReceive(key.source); err != nil && (!stays || key.source != wild || c.unusable() != nil) {
 		e.complete(r, err)
 		return r
 	}
@@ -234,7 +237,7 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	canRead := p.err == nil && r.total > 0 && r.layout == nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key)
 	if canRead && p.rail.attr.MRMode&transport.MRLocal != 0 {
 		var err error
-		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local)
+		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local|transport.MayKeep)
 		switch {
 		case errors.Is(err, transport.ErrAgain):
 			canRead = false

@@ -39,6 +39,7 @@ const (
 	kindTask                        // a function that Engine.Go runs
 	kindTransfer                    // the slot of a Transfer; no Request identifies it
 	kindOp                          // an operation of one-sided communication, from Port.Begin to Port.Complete
+	kindProgram                     // an operation of the program, from Engine.Begin to Request.Complete
 )
 
 // phase is the state of a send or receive. It changes under the engine's lock. done in the picture
@@ -81,7 +82,7 @@ type request struct {
 
 	done      bool // the operation has ended
 	abandoned bool // no goroutine will collect the request, so complete frees it
-	longWait  bool // a call of QueryPeers has found this receive posted
+	longWait  bool // a call of QueryPeers has found this request waiting for its peer
 	replied   bool // of a send: MsgFin or MsgAck has arrived, perhaps while the endpoint still had op
 	reported  bool // a wait for the request has returned the error of its ctx
 	inflight  bool // the endpoint has op, and uses its buffers
@@ -90,7 +91,10 @@ type request struct {
 	background bool
 	buffered   bool // SendBuffered has started it; Context.buffered counts it
 	// A Request of the program identifies it; while it is also done, Engine.uncollected counts it.
-	named  bool
+	named bool
+	// Of a receive from any source: if a member of the group fails, the receive stays posted, and
+	// waits for it return ErrPending. Otherwise the receive fails. See pendingErr.
+	stays  bool
 	moving bool // its data is being transferred; Engine.moving counts it
 	// Engine.release must clear op, transfer, cut, view, layout, packed, offset and total. It is
 	// false for most receives, which do not set these fields.
@@ -406,6 +410,49 @@ func (q Request) Peek() (done bool, err error) {
 	return false, nil
 }
 
+// Status reports whether the operation has ended, after it has polled the transports once if
+// necessary, and returns its result. Unlike Test, it does not free the operation. If the result was
+// collected, it returns the zero Status and nil.
+func (q Request) Status() (st Status, done bool, err error) {
+	if q.r == nil {
+		return Status{}, true, nil
+	}
+	e := q.r.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !q.doneLocked() {
+		e.poll()
+	}
+	switch {
+	case q.r.gen != q.gen:
+		return Status{}, true, nil
+	case q.r.done:
+		return q.r.status, true, q.r.err
+	}
+	e.testFailed()
+	return Status{}, false, q.r.pendingErr()
+}
+
+// Begin returns a request for an operation that the program performs, and that Complete ends.
+func (e *Engine) Begin() Request {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.name(e.take(kindProgram))
+}
+
+// Complete ends the operation of a request that Begin has returned, with this result. A second call
+// has no effect. Any goroutine may call it, also after the engine was closed.
+func (q Request) Complete(st Status, err error) {
+	e := q.r.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if q.doneLocked() {
+		return
+	}
+	q.r.status = st
+	e.complete(q.r, err)
+}
+
 // Collected reports whether the result of the operation was returned already, by any copy of the
 // Request, so that Wait would return nothing.
 func (q Request) Collected() bool {
@@ -422,7 +469,7 @@ func (q Request) doneLocked() bool { return q.r == nil || q.r.gen != q.gen || q.
 
 // Wait blocks until the operation has ended, frees it, and returns its result. If ctx ends first,
 // Wait returns ctx's error. The engine then still uses the operation's buffer, and Wait may be
-// called again.
+// called again. The same holds if Wait returns ErrPending.
 func (q Request) Wait(ctx context.Context) (Status, error) {
 	if q.r == nil {
 		return Status{}, nil
@@ -438,8 +485,9 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 func (e *Engine) waitFor(ctx context.Context, q Request) (Status, error) {
 	r := q.r
 	for !q.doneLocked() {
-		var err error
-		if r.waiter != nil { // another goroutine waits for the same request
+		err := r.pendingErr()
+		if err != nil { // do not wait
+		} else if r.waiter != nil { // another goroutine waits for the same request
 			err = e.awaitIn(ctx, &e.completionWaiters, awaited{passive: r.kind == kindTask})
 		} else {
 			err = e.awaitRequest(ctx, r)
@@ -540,7 +588,8 @@ func WaitEach(n int, at func(i int) (Request, context.Context), then func(i int,
 }
 
 // Test reports whether the operation has ended, after it has polled the transports once if
-// necessary. If the operation has ended, Test returns its result and frees it.
+// necessary. If the operation has ended, Test returns its result and frees it. Otherwise err is nil
+// or ErrPending.
 func (q Request) Test() (Status, bool, error) {
 	if q.r == nil {
 		return Status{}, true, nil
@@ -555,10 +604,24 @@ func (q Request) Test() (Status, bool, error) {
 		e.testFailed()
 	}
 	if !q.doneLocked() {
-		return Status{}, false, nil
+		return Status{}, false, q.r.pendingErr()
 	}
 	st, err := e.outcome(q)
 	return st, true, err
+}
+
+// pendingErr returns ErrPending, with the failure, if r is a posted receive from any source that
+// stays although a member of the group has failed, until Acknowledge has recorded the failure: the
+// member may be the sender that the receive waits for (ULFM, MPIX_ERR_PROC_FAILED_PENDING).
+// Otherwise it returns nil.
+func (r *request) pendingErr() error {
+	if r.e.failures == 0 || r.phase != phasePosted || r.peer != wild || !r.stays {
+		return nil
+	}
+	if why := r.ctx.unacknowledged(); why != nil {
+		return reasonError("%w: %w", ErrPending, why)
+	}
+	return nil
 }
 
 // Cancel withdraws a receive that has not matched a message yet; Wait then returns a Status with

@@ -294,7 +294,7 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 		e.dropPacked(r)
 		r.op.Data = nil
 		if p.rail.rma != nil && len(r.buf) > 0 && r.region == nil {
-			r.region, r.span, err = e.region(p.rail, r.buf, transport.RemoteRead)
+			r.region, r.span, err = e.region(p.rail, r.buf, transport.RemoteRead|transport.MayKeep)
 			if err != nil && !errors.Is(err, transport.ErrAgain) {
 				return false, err
 			}

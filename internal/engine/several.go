@@ -1,6 +1,9 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"sync"
+)
 
 // Waits and tests for several requests at once
 //
@@ -33,6 +36,45 @@ func (e *Engine) anyFinished(n int, at func(i int) Request) int {
 	return -1
 }
 
+// The requests of a call may belong to several engines, if the process is connected with another
+// job. inSeveral reports whether the n requests that at returns belong to e and to other engines. It
+// takes constant time if the process has one engine.
+func (e *Engine) inSeveral(n int, at func(i int) Request) bool {
+	if engines.Load() <= 1 {
+		return false
+	}
+	for i := range n {
+		if q := at(i); q.r != nil && q.r.e != e {
+			return true
+		}
+	}
+	return false
+}
+
+// byEngine calls f for each engine of the n requests that at returns, with a function that returns
+// those requests of this engine, and the zero Request for others. That function uses copies of the
+// requests, so that at does not escape to the heap.
+func byEngine(n int, at func(i int) Request, f func(e *Engine, own func(i int) Request)) {
+	all := make([]Request, n)
+	for i := range n {
+		all[i] = at(i)
+	}
+	seen := make(map[*Engine]bool)
+	for _, q := range all {
+		if q.r == nil || seen[q.r.e] {
+			continue
+		}
+		e := q.r.e
+		seen[e] = true
+		f(e, func(i int) Request {
+			if q := all[i]; q.r != nil && q.r.e == e {
+				return q
+			}
+			return Request{}
+		})
+	}
+}
+
 // scan examines the n requests that at returns, in order, and gives them hints. done is the index
 // of the first request that has ended and was not collected; -1: there is none. live reports
 // whether any request was not collected. tasks reports whether all of those are tasks (functions of
@@ -44,7 +86,7 @@ func scan(n int, at func(i int) Request) (done int, live, tasks bool) {
 		if q.r == nil || q.r.gen != q.gen {
 			continue
 		}
-		if q.r.done {
+		if q.r.done || q.r.pendingErr() != nil {
 			return i, true, false
 		}
 		q.r.hint = uint32(i + 1)
@@ -64,15 +106,65 @@ func firstOf(n int, at func(i int) Request) (Request, *Engine) {
 	return Request{}, nil
 }
 
-// WaitAny blocks until one of the n requests that at returns has ended, and returns its index. It
-// does not free the request. It returns -1 if every request is zero or was collected before. If ctx
-// ends first, WaitAny returns ctx's error. WaitAny calls at under the engine's lock, so at must not
-// use the engine.
+// WaitAny blocks until one of the n requests that at returns has ended, or until a wait for it would
+// return ErrPending, and returns its index. It does not free the request. It returns -1 if every
+// request is zero or was collected before. If ctx ends first, WaitAny returns ctx's error. WaitAny
+// calls at under an engine's lock, so at must not use the engine.
 func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	_, e := firstOf(n, at)
 	if e == nil {
 		return -1, nil
 	}
+	var i int
+	var err error
+	if e.inSeveral(n, at) {
+		i, err = waitAnyEngine(ctx, n, at)
+	} else {
+		i, err = e.waitAny(ctx, n, at)
+	}
+	if err != nil {
+		eachLocked(n, at, func(_ int, q Request) bool {
+			if !q.doneLocked() {
+				q.r.reported = true
+			}
+			return true
+		})
+	}
+	return i, err
+}
+
+// waitAnyEngine is waitAny for requests of several engines. It waits in each engine at the same
+// time.
+func waitAnyEngine(ctx context.Context, n int, at func(i int) Request) (int, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	found := -1
+	var mu sync.Mutex // guards found
+	var waits sync.WaitGroup
+	byEngine(n, at, func(e *Engine, own func(i int) Request) {
+		waits.Go(func() { // ends when a request has ended, in this engine or in another one, or ctx
+			i, err := e.waitAny(bounded, n, own)
+			if err != nil || i < 0 {
+				return
+			}
+			mu.Lock()
+			found = i
+			mu.Unlock()
+			cancel()
+		})
+	})
+	waits.Wait()
+	if found < 0 {
+		return -1, ctx.Err()
+	}
+	return found, nil
+}
+
+// waitAny is WaitAny for requests of e.
+func (e *Engine) waitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
@@ -86,11 +178,6 @@ func WaitAny(ctx context.Context, n int, at func(i int) Request) (int, error) {
 			return i, nil
 		}
 		if err := e.awaitIn(ctx, &e.completionWaiters, awaited{passive: tasks}); err != nil {
-			for i := range n {
-				if q := at(i); !q.doneLocked() {
-					q.r.reported = true
-				}
-			}
 			return -1, err
 		}
 	}
@@ -103,15 +190,26 @@ func TestAny(n int, at func(i int) Request) (i int, live bool) {
 	if e == nil {
 		return -1, false
 	}
+	if e.inSeveral(n, at) {
+		i = -1
+		byEngine(n, at, func(_ *Engine, own func(i int) Request) {
+			if i < 0 {
+				var some bool
+				i, some = TestAny(n, own)
+				live = live || some
+			}
+		})
+		return i, live
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if i = e.anyFinished(n, at); i >= 0 {
 		return i, true
 	}
 	e.poll()
-	// If both conditions are false, no request is complete, and the first one is under way. So a
+	// If all conditions are false, no request is complete, and the first one is under way. So a
 	// scan would find nothing.
-	if e.uncollected > 0 || first.r.gen != first.gen {
+	if e.uncollected > 0 || e.failures > 0 || first.r.gen != first.gen {
 		if i, live, _ = scan(n, at); i >= 0 || !live {
 			return i, live
 		}
@@ -120,44 +218,72 @@ func TestAny(n int, at func(i int) Request) (i int, live bool) {
 	return -1, true
 }
 
-// AllDone reports whether all of the n requests that at returns have ended. If one has not, AllDone
-// polls the transports once and checks again. It frees no request.
-func AllDone(n int, at func(i int) Request) bool {
-	_, e := firstOf(n, at)
-	if e == nil {
-		return true
+// eachLocked calls f, in order, with each of the n requests that at returns, except zero ones, until
+// f returns false. It calls f under the lock of the request's engine.
+func eachLocked(n int, at func(i int) Request, f func(i int, q Request) bool) {
+	var e *Engine
+	for i := range n {
+		q := at(i)
+		if q.r == nil {
+			continue
+		}
+		if q.r.e != e {
+			if e != nil {
+				e.mu.Unlock()
+			}
+			e = q.r.e
+			e.mu.Lock()
+		}
+		if !f(i, q) {
+			break
+		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	first := 0
-	for polled := false; ; polled = true {
-		for first < n && at(first).doneLocked() {
-			first++
-		}
-		switch {
-		case first == n:
-			return true
-		case polled:
-			e.testFailed()
-			return false
-		}
-		e.poll()
+	if e != nil {
+		e.mu.Unlock()
 	}
 }
 
+// AllDone reports whether all of the n requests that at returns have ended. If one has not, AllDone
+// polls the transports once and checks again. It frees no request.
+func AllDone(n int, at func(i int) Request) bool {
+	all := true
+	eachLocked(n, at, func(_ int, q Request) bool {
+		if q.doneLocked() {
+			return true
+		}
+		q.r.e.poll()
+		if all = q.doneLocked(); !all {
+			q.r.e.testFailed()
+		}
+		return all
+	})
+	return all
+}
+
+// FirstPending returns the index of the first of the n requests that at returns for which a wait
+// returns ErrPending, or -1.
+func FirstPending(n int, at func(i int) Request) int {
+	first := -1
+	eachLocked(n, at, func(i int, q Request) bool {
+		if q.r.e.failures == 0 && engines.Load() <= 1 {
+			return false // none is pending
+		}
+		if !q.doneLocked() && q.r.pendingErr() != nil {
+			first = i
+		}
+		return first < 0
+	})
+	return first
+}
+
 // EachDone calls f, in order, with the index of each request that has ended, among the n requests
-// that at returns. It leaves out zero requests. It calls at and f under the engine's lock, so they
+// that at returns. It leaves out zero requests. It calls at and f under an engine's lock, so they
 // must not use the engine.
 func EachDone(n int, at func(i int) Request, f func(i int)) {
-	_, e := firstOf(n, at)
-	if e == nil {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range n {
-		if q := at(i); q.r != nil && q.doneLocked() {
+	eachLocked(n, at, func(i int, q Request) bool {
+		if q.doneLocked() {
 			f(i)
 		}
-	}
+		return true
+	})
 }

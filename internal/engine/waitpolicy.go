@@ -59,8 +59,8 @@ type waitPolicy struct {
 	severalProcs bool
 }
 
-// engines is the number of open engines in this process. It is 1, except in tests and in programs
-// that run several ranks in one process.
+// engines is the number of open engines in this process. It is 1, except in tests, in programs that
+// run several ranks in one process, and in processes that are connected with another job.
 var engines atomic.Int32
 
 const (
@@ -183,7 +183,7 @@ type waitProgress struct {
 	now time.Duration
 }
 
-// reset starts the sequence again, as at the begin of a wait and after a completion.
+// reset starts the sequence again, as at the start of a wait and after a completion.
 func (p *waitProgress) reset(e *Engine) {
 	p.polls, p.decideAt, p.yielded, p.since, p.now = 0, pollsPerClock, false, 0, 0
 	if e.policy.poll == 0 || e.coreWanted {

@@ -118,7 +118,7 @@ func (e *Engine) waits() []Wait {
 			list[len(list)-1].Moves = r.moves()
 		case kindTask:
 			add(r.waiter, WaitTask, nil, wild, wild)
-		case kindOp:
+		case kindOp, kindProgram:
 			add(r.waiter, WaitOther, nil, wild, wild)
 		case kindFree, kindControl, kindTransfer: // no goroutine waits for these
 		}

@@ -36,3 +36,19 @@ func BenchmarkPack(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkBefore converts an offset to a position, in a loop over a list of n blocks.
+func BenchmarkBefore(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		lengths, offs := make([]int, n), make([]int, n)
+		for i := range offs {
+			lengths[i], offs[i] = 1+i%3, 5*i
+		}
+		l := Repeat(3, HIndexed(lengths, offs, Bytes(1)))
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				l.Before(l.Extent() / 2)
+			}
+		})
+	}
+}

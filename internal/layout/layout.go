@@ -7,7 +7,7 @@
 //	Vector, Indexed, …  ──►  blocks, loops and sequences ──► copy to and from a message; lists of ranges
 //
 // All sizes, offsets and strides are in bytes, except where a comment says otherwise. An offset
-// counts from the begin of the buffer, and may be negative. The stream of a layout is its data in
+// counts from the start of the buffer, and may be negative. The stream of a layout is its data in
 // the order in which a message carries it; a position in the stream is the number of bytes before it.
 package layout
 

@@ -20,7 +20,7 @@ type node struct {
 
 // item is a node in a sequence.
 type item struct {
-	off   int // offset of the node from the begin of the sequence
+	off   int // offset of the node from the start of the sequence
 	begin int // position of the node in the stream of the sequence
 	node  *node
 }
@@ -68,14 +68,14 @@ func loop(count, stride, size int, child *node) *node {
 		return child
 	case child.isBlock() && child.size == stride:
 		return &node{size: size}
-	case child.isLoop() && stride == child.count*child.stride:
+	case child.isLoop() && stride%child.count == 0 && stride/child.count == child.stride: // the product may overflow
 		return &node{size: size, count: count * child.count, stride: child.stride, child: child.child}
 	}
 	return &node{size: size, count: count, stride: stride, child: child}
 }
 
 // sequence returns the normal form of the items, which have no begin yet, and the offset of the
-// node from the begin of the items. It keeps and changes the slice.
+// node from the start of the items. It keeps and changes the slice.
 func sequence(items []item) (off int, n *node) {
 	merged := items[:0]
 	for _, it := range items {

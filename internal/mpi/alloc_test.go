@@ -28,10 +28,19 @@ func TestAllocations(t *testing.T) {
 		}
 	})
 	other := func(c *comm.Comm) int { return 1 - c.Rank() }
+	var completions [2][2]comm.Completion
 	var small, wide [2]comm.View[float64]
 	for i := range small {
 		small[i] = comm.Of(in[i], comm.Vector(20, 1, 3))
 		wide[i] = comm.Of(large[i], comm.Vector(1<<14, 1, 4))
+	}
+	parts, places := []int{16, 16}, []int{0, 32}
+	var sides, insides [4][2]comm.View[float64]
+	for i := range sides {
+		for k := range sides[i] {
+			l := comm.Vector(8, 1, 4).Shift(32 * k)
+			sides[i][k], insides[i][k] = comm.Of(in[i], l), comm.Of(out[i], l)
+		}
 	}
 	exchange := func(c *comm.Comm, v comm.View[float64]) error {
 		r := v.Irecv(c, other(c), 0)
@@ -40,6 +49,12 @@ func TestAllocations(t *testing.T) {
 		}
 		_, err := r.Wait()
 		return err
+	}
+	columns := make([][]comm.View[float64], 4) // by rank: 4 views to send, and 4 to receive
+	for r := range columns {
+		for i := range 8 {
+			columns[r] = append(columns[r], comm.Of([][]float64{in[r], out[r]}[i/4], comm.Vector(16, 1, 4).Shift(i%4)))
+		}
 	}
 	for _, x := range []struct {
 		name  string
@@ -74,6 +89,40 @@ func TestAllocations(t *testing.T) {
 		{"persistent large Allreduce", 2, again(func(c *comm.Comm) (*comm.Persistent, error) {
 			return comm.AllreduceInit(c, large[c.Rank()], large[c.Rank()], comm.Sum)
 		})},
+		{"persistent Bcast, Reduce and Scan", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.BcastInit(c, in[c.Rank()], 1)
+		}, func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.ReduceInit(c, in[c.Rank()], out[c.Rank()], comm.Sum, 2)
+		}, func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.ScanInit(c, in[c.Rank()], out[c.Rank()], comm.Sum)
+		}, (*comm.Comm).BarrierInit)},
+		{"persistent Alltoall and Allgather", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.AlltoallInit(c, in[c.Rank()], out[c.Rank()])
+		}, func(c *comm.Comm) (*comm.Persistent, error) {
+			return comm.AllgatherInit(c, in[c.Rank()][:16], out[c.Rank()])
+		})},
+		{"NeighborAlltoall", 4, onRing(func(n comm.Neighborhood, rank int) error {
+			return comm.NeighborAlltoall(n, in[rank], out[rank])
+		})},
+		{"NeighborAlltoall of large data", 2, onRing(func(n comm.Neighborhood, rank int) error {
+			return comm.NeighborAlltoall(n, large[rank][:1<<15], large[rank][1<<15:])
+		})},
+		{"NeighborAllgather", 4, onRing(func(n comm.Neighborhood, rank int) error {
+			return comm.NeighborAllgather(n, in[rank][:32], out[rank])
+		})},
+		{"NeighborAlltoallv", 4, onRing(func(n comm.Neighborhood, rank int) error {
+			return comm.NeighborAlltoallv(n, in[rank], parts, places, out[rank], parts, places)
+		})},
+		{"NeighborAlltoallView", 4, onRing(func(n comm.Neighborhood, rank int) error {
+			return comm.NeighborAlltoallView(n, sides[rank][:], insides[rank][:])
+		})},
+		{"persistent NeighborAlltoall", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			t, err := ringOf(c)
+			if err != nil {
+				return nil, err
+			}
+			return comm.NeighborAlltoallInit(t, in[c.Rank()], out[c.Rank()])
+		})},
 		{"partitions", 2, partitions(in, out)},
 		{"Isend, Irecv and Wait", 2, func(c *comm.Comm) error {
 			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
@@ -96,6 +145,11 @@ func TestAllocations(t *testing.T) {
 			}
 			return nil
 		}},
+		{"WaitEach", 2, func(c *comm.Comm) error {
+			rs := [2]comm.Request{comm.Irecv(c, out[c.Rank()], other(c), 0), comm.Isend(c, in[c.Rank()], other(c), 0)}
+			_, err := comm.WaitEach(rs[:], completions[c.Rank()][:0])
+			return err
+		}},
 		{"Ssend", 2, func(c *comm.Comm) error {
 			r := comm.Irecv(c, out[c.Rank()], other(c), 0)
 			if err := comm.Ssend(c, in[c.Rank()], other(c), 0); err != nil {
@@ -103,20 +157,20 @@ func TestAllocations(t *testing.T) {
 			}
 			return wait(r)
 		}},
-		{"Barrier", 4, comm.Barrier},
+		{"Barrier", 4, (*comm.Comm).Barrier},
 		// The barrier keeps the ranks together. Otherwise messages of faster ranks would wait at slower
 		// ranks, in memory that grows until the senders have no credit left.
 		{"Bcast", 4, func(c *comm.Comm) error {
 			if err := comm.Bcast(c, out[c.Rank()], 2); err != nil {
 				return err
 			}
-			return comm.Barrier(c)
+			return c.Barrier()
 		}},
 		{"Reduce", 4, func(c *comm.Comm) error {
 			if err := comm.Reduce(c, in[c.Rank()], out[c.Rank()], comm.Sum, 1); err != nil {
 				return err
 			}
-			return comm.Barrier(c)
+			return c.Barrier()
 		}},
 		{"Allreduce", 4, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], comm.Sum) }},
 		{"Allreduce of 3", 3, func(c *comm.Comm) error { return comm.Allreduce(c, in[c.Rank()], out[c.Rank()], comm.Max) }},
@@ -126,13 +180,32 @@ func TestAllocations(t *testing.T) {
 			if err := comm.Scan(c, in[c.Rank()], out[c.Rank()], comm.Sum); err != nil {
 				return err
 			}
-			return comm.Barrier(c)
+			return c.Barrier()
 		}},
 		{"large Allreduce", 2, func(c *comm.Comm) error { return comm.Allreduce(c, large[c.Rank()], large[c.Rank()], comm.Sum) }},
 		{"ReduceScatterBlock", 4, func(c *comm.Comm) error {
 			return comm.ReduceScatterBlock(c, in[c.Rank()], out[c.Rank()][:16], comm.Sum)
 		}},
 		{"Allgather", 4, func(c *comm.Comm) error { return comm.Allgather(c, in[c.Rank()][:16], out[c.Rank()]) }},
+		{"NeighborAlltoall", 4, inGrid(func(g *comm.Cart) error { return comm.NeighborAlltoall(g, in[g.Rank()][:8], out[g.Rank()][:8]) })},
+		{"NeighborAlltoall by data buffers", 3, inGrid(func(g *comm.Cart) error { return comm.NeighborAlltoall(g, in[g.Rank()], out[g.Rank()]) })},
+		{"large NeighborAlltoall", 2, inGrid(func(g *comm.Cart) error {
+			return comm.NeighborAlltoall(g, large[g.Rank()][:1<<15], large[g.Rank()][1<<15:])
+		})},
+		{"NeighborAllgather", 3, inGrid(func(g *comm.Cart) error {
+			return comm.NeighborAllgather(g, in[g.Rank()][:16], out[g.Rank()])
+		})},
+		{"NeighborAlltoallView", 3, inGrid(func(g *comm.Cart) error {
+			own := columns[g.Rank()]
+			return comm.NeighborAlltoallView(g, own[:4], own[4:])
+		})},
+		{"persistent NeighborAlltoall", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
+			g, err := grid(c)
+			if err != nil {
+				return nil, err
+			}
+			return comm.NeighborAlltoallInit(g, in[c.Rank()], out[c.Rank()])
+		})},
 	} {
 		for _, over := range []string{"inproc", "inproc by messages", "tcp"} {
 			var opts []commtest.Option
@@ -144,6 +217,32 @@ func TestAllocations(t *testing.T) {
 			}
 			t.Run(over+"/"+x.name, func(t *testing.T) { countAllocations(t, x.ranks, x.call, opts...) })
 		}
+	}
+}
+
+// grid makes a periodic grid of two dimensions.
+func grid(c *comm.Comm) (*comm.Cart, error) {
+	dims, err := comm.Dims(c.Size(), 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	return c.Cart(dims, []bool{true, true})
+}
+
+// inGrid returns a function that calls f with a grid. Its first call on a rank makes the grid.
+func inGrid(f func(g *comm.Cart) error) func(c *comm.Comm) error {
+	var made sync.Map // by *comm.Comm: the grid
+	return func(c *comm.Comm) error {
+		known, ok := made.Load(c)
+		if !ok {
+			g, err := grid(c)
+			if err != nil {
+				return err
+			}
+			known = g
+			made.Store(c, known)
+		}
+		return f(known.(*comm.Cart))
 	}
 }
 
@@ -175,6 +274,27 @@ func again(makers ...func(c *comm.Comm) (*comm.Persistent, error)) func(c *comm.
 			}
 		}
 		return nil
+	}
+}
+
+// ringOf makes a periodic grid of one dimension of all ranks.
+func ringOf(c *comm.Comm) (*comm.Cart, error) { return c.Cart([]int{c.Size()}, []bool{true}) }
+
+// onRing returns a function that calls f with the topology of ringOf. Its first call on a rank
+// makes the topology.
+func onRing(f func(n comm.Neighborhood, rank int) error) func(c *comm.Comm) error {
+	var made sync.Map // by *comm.Comm: the *comm.Cart
+	return func(c *comm.Comm) error {
+		known, ok := made.Load(c)
+		if !ok {
+			t, err := ringOf(c)
+			if err != nil {
+				return err
+			}
+			known = t
+			made.Store(c, known)
+		}
+		return f(known.(*comm.Cart), c.Rank())
 	}
 }
 
@@ -228,14 +348,14 @@ func countAllocations(t *testing.T, n int, call func(c *comm.Comm) error, opts .
 					return err
 				}
 			}
-			return comm.Barrier(c)
+			return c.Barrier()
 		}
 		for attempt := range 5 { // the pools fill, and grow again if some ranks are faster than others
 			var before, after runtime.MemStats
 			if c.Rank() == 0 {
 				runtime.ReadMemStats(&before)
 			}
-			if err := first(comm.Barrier(c), loop()); err != nil {
+			if err := first(c.Barrier(), loop()); err != nil {
 				return err
 			}
 			if c.Rank() == 0 {
@@ -244,7 +364,7 @@ func countAllocations(t *testing.T, n int, call func(c *comm.Comm) error, opts .
 					perCall = n
 				}
 			}
-			if err := comm.Barrier(c); err != nil {
+			if err := c.Barrier(); err != nil {
 				return err
 			}
 		}

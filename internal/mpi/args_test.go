@@ -24,39 +24,38 @@ func TestWrongArguments(t *testing.T) {
 		kind error
 		text string
 	}{
-		"send to size":         {func(c *comm.Comm) error { return comm.Send(c, one, c.Size(), 0) }, comm.ErrRank, "comm: Send (world, rank 2, tag 0): rank out of range: the communicator has 2"},
-		"send to any":          {func(c *comm.Comm) error { return comm.Send(c, one, comm.AnySource, 0) }, comm.ErrRank, "any source"},
-		"send to -3":           {func(c *comm.Comm) error { return comm.Send(c, one, -3, 0) }, comm.ErrRank, ""},
-		"send negative tag":    {func(c *comm.Comm) error { return comm.Send(c, one, 0, -1) }, comm.ErrTag, ""},
-		"send large tag":       {func(c *comm.Comm) error { return comm.Send(c, one, 0, comm.MaxTag+1) }, comm.ErrTag, "2147483647"},
-		"send null, bad tag":   {func(c *comm.Comm) error { return comm.Send(c, one, comm.ProcNull, -5) }, comm.ErrTag, ""},
-		"send pointers":        {func(c *comm.Comm) error { return comm.Send(c, []pointed{{}}, 0, 0) }, comm.ErrType, "mpi_test.pointed.B is a slice"},
-		"send strings":         {func(c *comm.Comm) error { return comm.Ssend(c, []string{""}, 0, 0) }, comm.ErrType, "Ssend"},
-		"bsend":                {func(c *comm.Comm) error { return comm.Bsend(c, one, 7, 0) }, comm.ErrRank, "Bsend"},
-		"rsend":                {func(c *comm.Comm) error { return comm.Rsend(c, one, 7, 0) }, comm.ErrRank, "Rsend"},
-		"isend":                {func(c *comm.Comm) error { return wait(comm.Isend(c, one, 7, 0)) }, comm.ErrRank, "Isend"},
-		"issend pointers":      {func(c *comm.Comm) error { return wait(comm.Issend(c, []any{1}, 1, 0)) }, comm.ErrType, "Issend"},
-		"recv from size":       {func(c *comm.Comm) error { return recv(comm.Recv(c, one, c.Size(), 0)) }, comm.ErrRank, "Recv"},
-		"recv from -9":         {func(c *comm.Comm) error { return recv(comm.Recv(c, one, -9, 0)) }, comm.ErrRank, ""},
-		"recv tag -2":          {func(c *comm.Comm) error { return recv(comm.Recv(c, one, 0, -2)) }, comm.ErrTag, ""},
-		"recv maps":            {func(c *comm.Comm) error { return recv(comm.Recv(c, []map[int]int{nil}, 0, 0)) }, comm.ErrType, "map"},
-		"irecv":                {func(c *comm.Comm) error { return wait(comm.Irecv(c, one, 9, 0)) }, comm.ErrRank, "Irecv"},
-		"irecv pointers":       {func(c *comm.Comm) error { return wait(comm.Irecv(c, []*int{nil}, 0, 0)) }, comm.ErrType, "Irecv"},
-		"sendrecv dest":        {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 5, 0, []int{1}, 0, 0)) }, comm.ErrRank, "rank 5"},
-		"sendrecv source":      {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 0, 0, []int{1}, 6, 0)) }, comm.ErrRank, "rank 6"},
-		"sendrecv same":        {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 0, 0, one, 0, 0)) }, comm.ErrBuffer, ""},
-		"sendrecv overlap":     {func(c *comm.Comm) error { b := count(4, 0); return recv(comm.Sendrecv(c, b[:3], 0, 0, b[2:], 0, 0)) }, comm.ErrBuffer, ""},
-		"sendrecv send type":   {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, []string{}, 0, 0, one, 0, 0)) }, comm.ErrType, ""},
-		"sendrecv recv type":   {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 0, 0, []string{}, 0, 0)) }, comm.ErrType, ""},
-		"replace":              {func(c *comm.Comm) error { return recv(comm.SendrecvReplace(c, one, 0, comm.AnyTag, 0, 0)) }, comm.ErrTag, "SendrecvReplace"},
-		"probe":                {func(c *comm.Comm) error { return recv(c.Probe(2, 0)) }, comm.ErrRank, "Probe"},
-		"iprobe":               {func(c *comm.Comm) error { _, _, err := c.Iprobe(0, -7); return err }, comm.ErrTag, "Iprobe"},
-		"mprobe":               {func(c *comm.Comm) error { _, _, err := c.Mprobe(-8, 0); return err }, comm.ErrRank, "Mprobe"},
-		"improbe":              {func(c *comm.Comm) error { _, _, err := c.Improbe(-8, 0); return err }, comm.ErrRank, "Improbe"},
-		"recvalloc":            {func(c *comm.Comm) error { _, _, err := comm.RecvAlloc[int](c, 3, 0); return err }, comm.ErrRank, "RecvAlloc"},
-		"recvalloc pointers":   {func(c *comm.Comm) error { _, _, err := comm.RecvAlloc[error](c, 0, 0); return err }, comm.ErrType, "RecvAlloc"},
-		"recvvalue":            {func(c *comm.Comm) error { return recv(comm.RecvValue(c, &one, 3, 0)) }, comm.ErrRank, "RecvValue"},
-		"create group, no tag": {func(c *comm.Comm) error { _, err := c.CreateGroup(c.Group(), comm.AnyTag); return err }, comm.ErrTag, "CreateGroup"},
+		"send to size":       {func(c *comm.Comm) error { return comm.Send(c, one, c.Size(), 0) }, comm.ErrRank, "comm: Send (world, rank 2, tag 0): rank out of range: the communicator has 2"},
+		"send to any":        {func(c *comm.Comm) error { return comm.Send(c, one, comm.AnySource, 0) }, comm.ErrRank, "any source"},
+		"send to -3":         {func(c *comm.Comm) error { return comm.Send(c, one, -3, 0) }, comm.ErrRank, ""},
+		"send negative tag":  {func(c *comm.Comm) error { return comm.Send(c, one, 0, -1) }, comm.ErrTag, ""},
+		"send large tag":     {func(c *comm.Comm) error { return comm.Send(c, one, 0, comm.MaxTag+1) }, comm.ErrTag, "2147483647"},
+		"send null, bad tag": {func(c *comm.Comm) error { return comm.Send(c, one, comm.ProcNull, -5) }, comm.ErrTag, ""},
+		"send pointers":      {func(c *comm.Comm) error { return comm.Send(c, []pointed{{}}, 0, 0) }, comm.ErrType, "mpi_test.pointed.B is a slice"},
+		"send strings":       {func(c *comm.Comm) error { return comm.Ssend(c, []string{""}, 0, 0) }, comm.ErrType, "Ssend"},
+		"bsend":              {func(c *comm.Comm) error { return comm.Bsend(c, one, 7, 0) }, comm.ErrRank, "Bsend"},
+		"rsend":              {func(c *comm.Comm) error { return comm.Rsend(c, one, 7, 0) }, comm.ErrRank, "Rsend"},
+		"isend":              {func(c *comm.Comm) error { return wait(comm.Isend(c, one, 7, 0)) }, comm.ErrRank, "Isend"},
+		"issend pointers":    {func(c *comm.Comm) error { return wait(comm.Issend(c, []any{1}, 1, 0)) }, comm.ErrType, "Issend"},
+		"recv from size":     {func(c *comm.Comm) error { return recv(comm.Recv(c, one, c.Size(), 0)) }, comm.ErrRank, "Recv"},
+		"recv from -9":       {func(c *comm.Comm) error { return recv(comm.Recv(c, one, -9, 0)) }, comm.ErrRank, ""},
+		"recv tag -2":        {func(c *comm.Comm) error { return recv(comm.Recv(c, one, 0, -2)) }, comm.ErrTag, ""},
+		"recv maps":          {func(c *comm.Comm) error { return recv(comm.Recv(c, []map[int]int{nil}, 0, 0)) }, comm.ErrType, "map"},
+		"irecv":              {func(c *comm.Comm) error { return wait(comm.Irecv(c, one, 9, 0)) }, comm.ErrRank, "Irecv"},
+		"irecv pointers":     {func(c *comm.Comm) error { return wait(comm.Irecv(c, []*int{nil}, 0, 0)) }, comm.ErrType, "Irecv"},
+		"sendrecv dest":      {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 5, 0, []int{1}, 0, 0)) }, comm.ErrRank, "rank 5"},
+		"sendrecv source":    {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 0, 0, []int{1}, 6, 0)) }, comm.ErrRank, "rank 6"},
+		"sendrecv same":      {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 0, 0, one, 0, 0)) }, comm.ErrBuffer, ""},
+		"sendrecv overlap":   {func(c *comm.Comm) error { b := count(4, 0); return recv(comm.Sendrecv(c, b[:3], 0, 0, b[2:], 0, 0)) }, comm.ErrBuffer, ""},
+		"sendrecv send type": {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, []string{}, 0, 0, one, 0, 0)) }, comm.ErrType, ""},
+		"sendrecv recv type": {func(c *comm.Comm) error { return recv(comm.Sendrecv(c, one, 0, 0, []string{}, 0, 0)) }, comm.ErrType, ""},
+		"replace":            {func(c *comm.Comm) error { return recv(comm.SendrecvReplace(c, one, 0, comm.AnyTag, 0, 0)) }, comm.ErrTag, "SendrecvReplace"},
+		"probe":              {func(c *comm.Comm) error { return recv(c.Probe(2, 0)) }, comm.ErrRank, "Probe"},
+		"iprobe":             {func(c *comm.Comm) error { _, _, err := c.Iprobe(0, -7); return err }, comm.ErrTag, "Iprobe"},
+		"mprobe":             {func(c *comm.Comm) error { _, _, err := c.Mprobe(-8, 0); return err }, comm.ErrRank, "Mprobe"},
+		"improbe":            {func(c *comm.Comm) error { _, _, err := c.Improbe(-8, 0); return err }, comm.ErrRank, "Improbe"},
+		"recvalloc":          {func(c *comm.Comm) error { _, _, err := comm.RecvAlloc[int](c, 3, 0); return err }, comm.ErrRank, "RecvAlloc"},
+		"recvalloc pointers": {func(c *comm.Comm) error { _, _, err := comm.RecvAlloc[error](c, 0, 0); return err }, comm.ErrType, "RecvAlloc"},
+		"recvvalue":          {func(c *comm.Comm) error { _, _, err := comm.RecvValue[int](c, 3, 0); return err }, comm.ErrRank, "RecvValue"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
@@ -81,12 +80,13 @@ func TestWrongCollectives(t *testing.T) {
 		}
 		return make([]int, good)
 	}
-	root := func(c *comm.Comm) int {
+	pick := func(c *comm.Comm, good, wrong int) int {
 		if bad(c) {
-			return 3
+			return wrong
 		}
-		return 0
+		return good
 	}
+	root := func(c *comm.Comm) int { return pick(c, 0, 3) }
 	var noOp comm.OpFor[int]
 	for name, x := range map[string]struct {
 		call func(c *comm.Comm) error
@@ -139,7 +139,18 @@ func TestWrongCollectives(t *testing.T) {
 		}, comm.ErrBuffer},
 		"alltoall overlap":      {func(c *comm.Comm) error { b := count(4, 0); return comm.Alltoall(c, b[:3], b[1:]) }, comm.ErrBuffer},
 		"reducescatter overlap": {func(c *comm.Comm) error { b := count(6, 0); return comm.ReduceScatterBlock(c, b, b[2:4], comm.Sum) }, comm.ErrBuffer},
-		"split colour":          {func(c *comm.Comm) error { _, err := c.Split(-7, 0); return err }, comm.ErrArg},
+		"split colour":          {func(c *comm.Comm) error { _, err := c.Split(pick(c, 0, -7), 0); return err }, comm.ErrArg},
+		"split hardware":        {func(c *comm.Comm) error { _, err := c.SplitHardware(comm.Hardware(pick(c, 0, 9)), 0); return err }, comm.ErrArg},
+		"member not in group": {func(c *comm.Comm) error {
+			g := c.Group()
+			if bad(c) {
+				g = must(g.Excl(1))
+			}
+			_, err := c.CreateGroup(g, 0)
+			return err
+		}, comm.ErrGroup},
+		"member tag": {func(c *comm.Comm) error { _, err := c.CreateGroup(c.Group(), pick(c, 3, -1)); return err }, comm.ErrTag},
+		"cart":       {func(c *comm.Comm) error { _, err := c.Cart([]int{pick(c, 3, 4)}, nil); return err }, comm.ErrArg},
 		"op panics": {func(c *comm.Comm) error {
 			return comm.Allreduce(c, two(), two(), comm.OpFunc(true, func(inout, _ []int) { inout[9]++ }))
 		}, comm.ErrOp},
@@ -164,13 +175,13 @@ func TestWrongCollectives(t *testing.T) {
 				// If the collective of this rank ended without an error, a later Barrier returns
 				// one.
 				for err == nil {
-					err = comm.Barrier(c)
+					err = c.Barrier()
 				}
 				_, again := comm.Recv(c, two(), comm.AnySource, comm.AnyTag)
 				if err := wantErr("later", again, comm.ErrRevoked, "comm: Recv"); err != nil {
 					return err
 				}
-				return first(c.Free(), comm.Barrier(world))
+				return first(c.Free(), world.Barrier())
 			})
 		})
 	}
@@ -181,9 +192,9 @@ func TestWrongCollectives(t *testing.T) {
 func TestDisagreement(t *testing.T) {
 	for name, calls := range map[string][2]func(c *comm.Comm) error{
 		"bcast and barrier": {
-			func(c *comm.Comm) error { return comm.Bcast(c, count(3, 0), 0) }, comm.Barrier},
+			func(c *comm.Comm) error { return comm.Bcast(c, count(3, 0), 0) }, (*comm.Comm).Barrier},
 		"barrier and split": {
-			comm.Barrier, func(c *comm.Comm) error { _, err := c.Split(0, 0); return err }},
+			(*comm.Comm).Barrier, func(c *comm.Comm) error { _, err := c.Split(0, 0); return err }},
 		"counts": {
 			func(c *comm.Comm) error { return comm.Allreduce(c, count(3, 0), count(3, 0), comm.Sum) },
 			func(c *comm.Comm) error { return comm.Allreduce(c, count(2, 0), count(2, 0), comm.Sum) }},
@@ -208,12 +219,12 @@ func TestDisagreement(t *testing.T) {
 					return err
 				}
 				for err = calls[c.Rank()](c); err == nil; {
-					err = comm.Barrier(c)
+					err = c.Barrier()
 				}
 				if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
 					return err
 				}
-				return first(c.Free(), comm.Barrier(world))
+				return first(c.Free(), world.Barrier())
 			})
 		})
 	}
@@ -228,7 +239,7 @@ func TestDisagreementWithoutWaiting(t *testing.T) {
 			return err
 		}
 		// The first collective makes the arena.
-		if err := first(comm.Barrier(c), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {
+		if err := first(c.Barrier(), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {
 			return err
 		}
 		return wantErr("Free", c.Free(), comm.ErrMismatch, "a collective that this rank")
@@ -239,7 +250,7 @@ func TestDisagreementWithoutWaiting(t *testing.T) {
 // collective can detect, because both ranks send and neither receives.
 func TestDisagreementInTheWorld(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
-		if err := first(comm.Barrier(c), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {
+		if err := first(c.Barrier(), comm.Bcast(c, count(3, 0), c.Rank())); err != nil {
 			return err
 		}
 		return wantErr("Finalize", c.Finalize(), comm.ErrMismatch, "a collective that this rank")

@@ -69,7 +69,7 @@ func (l *link) buffers() (reads, writes [][]byte) {
 	send, recv := [][]byte{l.send}, [][]byte{l.recv}
 	switch l.what {
 	case coll.KindBcast:
-		if l.Rank() == l.root {
+		if l.isRoot() {
 			send, recv = recv, nil
 		}
 	case coll.KindGatherv, coll.KindAllgatherv:

@@ -186,7 +186,7 @@ func TestCheckCollective(t *testing.T) {
 				require.Regexp(t, fmt.Sprintf(changed, "Allreduce", "it"), err)
 				found.Add(1)
 			}
-			require.ErrorIs(t, comm.Barrier(c), comm.ErrRevoked)
+			require.ErrorIs(t, c.Barrier(), comm.ErrRevoked)
 			return nil
 		}, commtest.WithParam("check", "true"))
 		require.Positive(t, found.Load())
@@ -271,5 +271,37 @@ func TestCheckSendrecvSides(t *testing.T) {
 			require.Contains(t, err.Error(), "(world, rank 0, "+side+"): ")
 		}
 		return comm.WaitAll([]comm.Request{in, out})
+	}, commtest.WithParam("check", "true"))
+}
+
+// TestCheckChangedPartition changes a partition after Ready and before Wait. Wait must return
+// ErrInUse; in the next round, which changes only partitions that are not ready, it must not.
+func TestCheckChangedPartition(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		buf := make([]int, 6)
+		if c.Rank() == 1 {
+			r, err := comm.PrecvInit(c, buf, 2, 0, 5)
+			for range 2 {
+				if err = first(err, r.Start(), r.Wait()); err != nil {
+					return err
+				}
+			}
+			return first(c.Barrier(), r.Free())
+		}
+		s, err := comm.PsendInit(c, buf, 3, 1, 5)
+		if err = first(err, s.Start(), s.Ready(1)); err != nil {
+			return err
+		}
+		buf[3]++
+		require.NoError(t, first(s.Ready(0), s.Ready(2)))
+		err = s.Wait()
+		require.ErrorIs(t, err, comm.ErrInUse)
+		require.Regexp(t, fmt.Sprintf(changed, "Ready", "Wait"), err.Error())
+		require.NoError(t, s.Start())
+		for i := range 3 {
+			buf[2*i]++
+			require.NoError(t, s.Ready(i))
+		}
+		return first(s.Wait(), c.Barrier(), s.Free())
 	}, commtest.WithParam("check", "true"))
 }

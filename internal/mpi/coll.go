@@ -33,6 +33,8 @@ type plan struct {
 	// none; see coll_view.go.
 	sendViews, recvViews []elem.Buffer
 
+	inter bool // the call is between the groups of an intercommunicator; see coll_inter.go
+
 	neighborPlan
 }
 
@@ -84,12 +86,13 @@ func (l *link) sign(what coll.Kind, root, count int) {
 }
 
 // recordCall puts the call into state.called, where this rank finds it when a query of another rank
-// arrives; see disagree.go. It leaves out CreateGroup, which has no number. A call in shared memory
+// arrives; see disagree.go. It leaves out CreateGroup, which has no number, and a call between groups in
+// which this rank takes no part. A call in shared memory
 // runs recordCall when it first waits for another rank, or when it ends, so that it does not delay
 // the other ranks.
 func (l *link) recordCall() {
 	l.unrecorded = false
-	if seq := l.env.Tag; seq <= seqMask {
+	if seq := l.env.Tag; seq <= seqMask && (!l.inter || l.root != ProcNull) {
 		l.s.called.Put(calls.NewRecord(uint32(seq), l.env.Sig, &l.signed))
 	}
 }
@@ -182,9 +185,15 @@ func (l *link) execute() error {
 			}
 		}
 	}
-	l.recordCall()
-	if l.hood != nil {
+	if l.hood != nil && l.arena != nil {
 		return l.exchange()
+	}
+	l.recordCall()
+	switch {
+	case l.hood != nil:
+		return l.exchange()
+	case l.inter:
+		return l.executeInter()
 	}
 	switch l.what {
 	case coll.KindBarrier:

@@ -19,6 +19,9 @@ func (c *Comm) alltoall(name string, send, recv elem.Buffer) (*link, error) {
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interAlltoall(sb, rb)
+	}
 	if err = l.checkBlocks("send", sb); err == nil {
 		err = l.checkPair(sb, rb)
 	}
@@ -45,6 +48,9 @@ func (c *Comm) alltoallv(name string, send elem.Buffer, sendcounts, senddispls [
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interAlltoallv(sb, sendcounts, senddispls, rb, recvcounts, recvdispls)
+	}
 	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, recvcounts, recvdispls, l.Size(), "rank"); err != nil {
 		return l.refuse(err)
 	}

@@ -21,6 +21,9 @@ func (c *Comm) gather(name string, send, recv elem.Buffer, root int) (*link, err
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interGather(sb, rb, root)
+	}
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
 		sb, err = l.ownBlock("send", sb, "recv", rb, root)
 	} else {
@@ -49,6 +52,9 @@ func (c *Comm) gatherv(name string, send, recv elem.Buffer, counts, displs []int
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interGatherv(sb, rb, counts, displs, root)
+	}
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
 		if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs, l.Size(), "rank"); err == nil {
 			sb, err = l.ownPart("send", sb, rb, l.recvDispls[root], l.recvCounts[root])
@@ -79,6 +85,9 @@ func (c *Comm) scatter(name string, send, recv elem.Buffer, root int) (*link, er
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interScatter(sb, rb, root)
+	}
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
 		rb, err = l.ownBlock("recv", rb, "send", sb, root)
 	} else {
@@ -107,6 +116,9 @@ func (c *Comm) scatterv(name string, send elem.Buffer, counts, displs []int, rec
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interScatterv(sb, counts, displs, rb, root)
+	}
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
 		if l.sendCounts, l.sendDispls, err = l.layout("send", sb, counts, displs, l.Size(), "rank"); err == nil {
 			rb, err = l.ownPart("recv", rb, sb, l.sendDispls[root], l.sendCounts[root])
@@ -137,6 +149,9 @@ func (c *Comm) allgather(name string, send, recv elem.Buffer) (*link, error) {
 		return nil, err
 	}
 	rb := recv.Bytes()
+	if l.s.inter != nil {
+		return l.interAllgather(coll.KindAllgather, send.Bytes(), rb, nil, nil)
+	}
 	sb, err := l.ownBlock("send", send.Bytes(), "recv", rb, l.Rank())
 	if err != nil {
 		return l.refuse(err)
@@ -161,6 +176,9 @@ func (c *Comm) allgatherv(name string, send, recv elem.Buffer, counts, displs []
 		return nil, err
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interAllgather(coll.KindAllgatherv, sb, rb, counts, displs)
+	}
 	if l.recvCounts, l.recvDispls, err = l.layout("recv", rb, counts, displs, l.Size(), "rank"); err == nil {
 		sb, err = l.ownPart("send", sb, rb, l.recvDispls[l.Rank()], l.recvCounts[l.Rank()])
 	}

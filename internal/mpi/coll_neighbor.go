@@ -2,17 +2,22 @@ package mpi
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Neighbour collectives (MPI 4.1 §8.6)
 //
-// Each rank sends a block to each of its neighbours, and receives a block from each of them. All
-// messages start at once, so if the transport overlaps the messages, a call takes as long as the
-// exchange with one neighbour. A rank waits for its neighbours only.
+// Each rank sends a block to each of its neighbours, and receives a block from each of them. Short
+// blocks for ranks of the same host move through the arena; see internal/coll/host_neighbor.go. The
+// other blocks travel as messages. All messages start at once, so if the transport overlaps the
+// messages, a call takes as long as the exchange with one neighbour. A rank waits for its neighbours
+// only, except that it is at most some calls ahead of any rank of its host, and except in the first
+// call, which makes the arena.
 
 // neighborPlan is the part of a plan that only neighbour collectives use.
 type neighborPlan struct {
@@ -32,28 +37,119 @@ func (x *Neighborhood) neighbor(c *Comm, name string, t *elem.Type) (*link, erro
 
 // neighborReady completes the preparation of the link of a neighbour collective.
 func (l *link) neighborReady(what coll.Kind) (*link, error) {
+	if l.s.hood.Load() == nil {
+		l.s.hood.Store(l.hood)
+	}
 	l.what = what
 	l.sign(what, 0, 0)
+	l.requestNeighborArena()
 	return l, nil
 }
 
-// exchange does the transfers of a neighbour collective.
+// requestNeighborArena is requestArena for a neighbour collective, which uses the arena if there is
+// one. All ranks of the host must then use it, because a rank does not know how long the blocks of
+// others are.
+func (l *link) requestNeighborArena() {
+	a := l.s.arena.Load()
+	if a == arena.None || l.hood.places == nil {
+		return
+	}
+	l.algorithm, l.wantsArena = 0, true // enterArena need not choose an algorithm
+	if !l.hasSlot {
+		l.s.enqueue(l)
+	}
+}
+
+// exchange does the transfers of a neighbour collective. If l.arena is nil, all are messages.
 func (l *link) exchange() error {
+	if l.arena == nil {
+		l.receiveBlocks(nil)
+		l.sendBlocks(nil)
+		return l.WaitAll()
+	}
+	h := l.arena.Host
+	c := l.neighborCall()
+	if c.Messages {
+		l.recordCall()
+		l.receiveBlocks(&c)
+	}
+	if err := h.StartNeighbors(l, &c); err != nil {
+		return err
+	}
+	if c.Messages {
+		l.sendBlocks(&c)
+	}
+	if err := h.FinishNeighbors(&c); err != nil {
+		return err
+	}
+	if c.Messages && !l.entered {
+		// The messages no longer need the arena. The next nonblocking call may start.
+		l.yieldSlot()
+	}
+	return l.WaitAll()
+}
+
+// connects reports whether rank is a neighbour of this rank.
+func (x *Neighborhood) connects(rank int) bool {
+	return slices.Contains(x.sources, rank) || slices.Contains(x.dests, rank)
+}
+
+// neighborCall returns the call of package coll that exchanges the blocks in shared memory. The link
+// holds the slot, and the communicator has an arena.
+func (l *link) neighborCall() coll.NeighborCall {
+	x, a := l.hood, l.s.arena.Load()
+	if l.s.edges == nil {
+		l.s.edges = coll.NewEdges(a.Host, a.Members, x.sources, x.places, x.dests)
+	}
+	c := coll.NeighborCall{
+		Edges: l.s.edges, Kind: l.what, Sig: l.env.Sig, Same: l.same, Send: l.send, Recv: l.recv,
+		SendCounts: l.sendCounts, SendDispls: l.sendDispls, RecvCounts: l.recvCounts, RecvDispls: l.recvDispls,
+	}
+	if l.sendViews != nil || l.recvViews != nil {
+		c.Views = l
+	}
+	for i, source := range x.sources {
+		c.Messages = c.Messages || source != ProcNull && a.Host.ReceivesMessage(&c, i)
+	}
+	for i, dest := range x.dests {
+		c.Messages = c.Messages || dest != ProcNull && a.Host.SendsMessage(&c, i)
+	}
+	return c
+}
+
+// OutBytes implements coll.BlockViews.
+func (l *link) OutBytes(dest int) int { return l.sendViews[dest].Size() }
+
+// InBytes implements coll.BlockViews.
+func (l *link) InBytes(source int) int { return l.recvViews[source].Size() }
+
+// PackBlock implements coll.BlockViews.
+func (l *link) PackBlock(to []byte, dest int) { l.sendViews[dest].Pack(to) }
+
+// UnpackBlock implements coll.BlockViews.
+func (l *link) UnpackBlock(from []byte, source int) { l.recvViews[source].Unpack(from) }
+
+// receiveBlocks posts the receives of the blocks that travel as messages: all of them if c is nil.
+func (l *link) receiveBlocks(c *coll.NeighborCall) {
 	x := l.hood
 	for i, source := range x.sources {
-		if source == ProcNull {
-			continue
-		}
-		if l.recvViews != nil {
+		switch {
+		case source == ProcNull || c != nil && !l.arena.Host.ReceivesMessage(c, i):
+		case l.recvViews != nil:
 			l.irecvView(l.recvViews[i], source)
-		} else {
+		default:
 			l.Irecv(block(l.recv, l.recvCounts, l.recvDispls, i, len(x.sources)), source)
 		}
 	}
+}
+
+// sendBlocks sends the blocks that travel as messages: all of them if c is nil.
+func (l *link) sendBlocks(c *coll.NeighborCall) {
+	x := l.hood
 	for _, i := range x.sendOrder {
 		dest := x.dests[i]
 		switch {
-		case dest == ProcNull:
+		case dest == ProcNull || c != nil && !l.arena.Host.SendsMessage(c, i):
 		case l.sendViews != nil:
 			l.isendView(l.sendViews[i], dest)
 		case l.same:
@@ -62,7 +158,6 @@ func (l *link) exchange() error {
 			l.Isend(block(l.send, l.sendCounts, l.sendDispls, i, len(x.dests)), dest)
 		}
 	}
-	return l.WaitAll()
 }
 
 // block returns block i of the n blocks of buf. If counts is nil, the blocks are equally long.

@@ -58,6 +58,9 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 		return l.refuse(err)
 	}
 	sb, rb := send.Bytes(), recv.Bytes()
+	if l.s.inter != nil {
+		return l.interReduce(what, sb, rb, root)
+	}
 	if err := l.checkRoot(root); err != nil {
 		return l.refuse(err)
 	}
@@ -88,6 +91,9 @@ func (c *Comm) reduceScatterBlock(name string, send, recv elem.Buffer, op *Op) (
 	sb, rb := send.Bytes(), recv.Bytes()
 	if l.op, l.opID, err = op.on(send.Type); err != nil {
 		return l.refuse(err)
+	}
+	if l.s.inter != nil {
+		return l.interReduceScatter(coll.KindReduceScatterBlock, sb, rb, nil)
 	}
 	if rb, err = l.ownBlock("recv", rb, "send", sb, 0); err != nil {
 		return l.refuse(err)
@@ -132,6 +138,9 @@ func (c *Comm) reduceScatter(name string, send, recv elem.Buffer, counts []int, 
 	sb, rb := send.Bytes(), recv.Bytes()
 	if l.op, l.opID, err = op.on(send.Type); err != nil {
 		return l.refuse(err)
+	}
+	if l.s.inter != nil {
+		return l.interReduceScatter(coll.KindReduceScatter, sb, rb, counts)
 	}
 	if l.recvCounts, _, err = l.layout("send", sb, counts, nil, l.Size(), "rank"); err != nil {
 		return l.refuse(err)

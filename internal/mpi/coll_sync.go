@@ -6,12 +6,12 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
-// Barrier implements comm.Barrier, which documents the call.
+// Barrier implements comm.Comm.Barrier, which documents the call.
 //
 // Hot path: no allocation in steady state.
 func (c *Comm) Barrier() error { return run(barrier(c, "Barrier", coll.KindBarrier)) }
 
-// Ibarrier implements comm.Ibarrier, which documents the call.
+// Ibarrier implements comm.Comm.Ibarrier, which documents the call.
 func (c *Comm) Ibarrier() Request { return c.spawn(barrier(c, "Ibarrier", coll.KindBarrier)) }
 
 // barrier starts a barrier; the caller runs it. name and sign are the name and the kind of the call
@@ -25,7 +25,7 @@ func barrier(c *Comm, name string, sign coll.Kind) (*link, error) {
 	}
 	l.what = coll.KindBarrier
 	l.sign(sign, 0, 0)
-	if sign == coll.KindBarrier || sign == calls.KindFence {
+	if sign == coll.KindBarrier || sign >= calls.KindFence && sign <= calls.KindFenceAlone {
 		l.requestArena(0)
 	}
 	return l, nil
@@ -43,6 +43,9 @@ func (c *Comm) bcast(name string, b elem.Buffer, root int) (*link, error) {
 	l, err := c.open(name, b.Type)
 	if err != nil {
 		return nil, err
+	}
+	if l.s.inter != nil {
+		return l.interBcast(b, root)
 	}
 	if err := l.checkRoot(root); err != nil {
 		return l.refuse(err)

@@ -232,16 +232,16 @@ func TestLargeScratchIsGivenBack(t *testing.T) {
 	}
 	commtest.Run(t, 2, func(c *comm.Comm) error {
 		before := heap()
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		err := comm.Scan(c, make([]byte, size), make([]byte, size), comm.Sum)
-		if err := first(err, comm.Barrier(c)); err != nil {
+		if err := first(err, c.Barrier()); err != nil {
 			return err
 		}
 		if after := heap(); after > before+size/2 {
 			return fmt.Errorf("%d MiB are in use, and were %d before", after>>20, before>>20)
 		}
-		return comm.Barrier(c)
+		return c.Barrier()
 	}, commtest.WithParam("coll.shared_memory", "0"))
 }

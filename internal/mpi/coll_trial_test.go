@@ -11,9 +11,9 @@ import (
 
 func (t *trial[T]) barrier(nonblocking, _ bool) error {
 	if nonblocking {
-		return wait(comm.Ibarrier(t.c))
+		return wait(t.c.Ibarrier())
 	}
-	return comm.Barrier(t.c)
+	return t.c.Barrier()
 }
 
 func (t *trial[T]) bcast(nonblocking, _ bool) error {

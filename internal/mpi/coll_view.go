@@ -72,7 +72,7 @@ func (l *link) unpack() {
 // parts returns scratch memory for the data of the views, one view for each rank, and the count and
 // displacement of each view in this memory, in bytes. name is the name of the argument in errors.
 func (l *link) parts(name string, views []elem.Buffer) (mem []byte, counts, displs []int, err error) {
-	n := l.Size()
+	n := l.others()
 	if err := checkViews(name, views, n, "ranks"); err != nil {
 		return nil, nil, nil, err
 	}
@@ -136,6 +136,9 @@ func (c *Comm) gatherView(name string, send elem.Buffer, recv []elem.Buffer, roo
 	if err != nil {
 		return nil, err
 	}
+	if l.s.inter != nil {
+		return l.interGatherView(send, recv, root)
+	}
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
 		if err = l.recvParts(recv); err == nil && l.recvCounts[root] != send.Size() {
 			err = l.wrongCount("send", send.Size(), l.recvCounts[root])
@@ -163,6 +166,9 @@ func (c *Comm) scatterView(name string, send []elem.Buffer, recv elem.Buffer, ro
 	if err != nil {
 		return nil, err
 	}
+	if l.s.inter != nil {
+		return l.interScatterView(send, recv, root)
+	}
 	if err = l.checkRoot(root); err == nil && l.Rank() == root {
 		if err = l.sendParts(send); err == nil && l.sendCounts[root] != recv.Size() {
 			err = l.wrongCount("recv", recv.Size(), l.sendCounts[root])
@@ -189,6 +195,9 @@ func (c *Comm) allgatherView(name string, send elem.Buffer, recv []elem.Buffer) 
 	l, err := c.open(name, send.Type)
 	if err != nil {
 		return nil, err
+	}
+	if l.s.inter != nil {
+		return l.interAllgatherView(send, recv)
 	}
 	if err = l.recvParts(recv); err == nil && l.recvCounts[l.Rank()] != send.Size() {
 		err = l.wrongCount("send", send.Size(), l.recvCounts[l.Rank()])
@@ -222,6 +231,9 @@ func (c *Comm) alltoallView(name string, send, recv []elem.Buffer) (*link, error
 		return l.refuse(err)
 	}
 	l.elem, l.typ = send[0].Type.Size, send[0].Type.Sig
+	if l.s.inter != nil {
+		return l.interReady(coll.KindAlltoallv, 0, 0)
+	}
 	if s, r := l.sendCounts[l.Rank()], l.recvCounts[l.Rank()]; s != r {
 		return l.refuse(l.wrongCount("the part for the rank itself", s, r))
 	}

@@ -33,6 +33,9 @@ type Comm struct {
 	// If use is not nil, this copy of the Comm was made for one request, and use is the checker's
 	// record that the request's buffers are in use.
 	use *bufcheck.Operation
+	// If cancel is not nil, this copy of the Comm was made for one request of NewRequest, and Cancel
+	// of the request calls cancel.
+	cancel func()
 }
 
 // state holds what all copies of a communicator share on this rank. WithContext makes copies.
@@ -43,10 +46,22 @@ type Comm struct {
 // it, as a rule the communicator's rank 0. The ids of the communicators that Init makes are
 // constants.
 type state struct {
-	job   *job
-	id    uint64
-	rank  int   // of this process in the communicator
-	group Group // the communicator's processes
+	job *job
+	id  uint64
+	// The processes of the communicator, and the rank of this one among them: the ranks of package
+	// coll, of the arena and of agreements. Of an intercommunicator, these are the processes of
+	// both groups; see intercomm.go.
+	group Group
+	rank  int
+	// The group that the program calls its own, the rank of this process in it, and the group to
+	// which it sends messages. Of an intracommunicator, both groups are the field group.
+	local, peers Group
+	localRank    int
+	inter        *coll.Groups // nil: an intracommunicator
+
+	attrs attributes
+	hints Hint                   // not written after open
+	label atomic.Pointer[string] // the name that SetName has given; nil: none
 
 	window atomic.Bool // the communicator is a window's own
 	partMu sync.Mutex
@@ -59,6 +74,9 @@ type state struct {
 	// If parent is revoked, this communicator is revoked too. nil: there is no parent. See attach.
 	// Guarded by job.stall.mu.
 	parent *state
+
+	// The ranks in the job of the processes of the fields group and peers.
+	ranks, peerRanks []int
 
 	p2p   *engine.Context   // messages of the program
 	coll  *engine.Context   // messages of collectives
@@ -76,6 +94,12 @@ type state struct {
 	slotLink *link
 	queued   atomic.Int32                // number of links in queue; written with linkMu held
 	arena    atomic.Pointer[arena.Arena] // nil: no collective has needed it yet; arena.None: there is none
+	// The topology of the communicator; nil: it has none, or its ranks have made no neighbour
+	// collective yet.
+	hood atomic.Pointer[Neighborhood]
+	// The edges of hood in the arena; nil: no call has needed them yet. Only the holder of the slot
+	// uses this field.
+	edges *coll.Edges
 	// Engine.StateVersion before the last call of Usable for the context coll that returned no
 	// error; only the holder of the slot uses it.
 	stateVersion uint32
@@ -98,31 +122,56 @@ const (
 // newState makes a communicator of the ranks of group, in which the caller has the given rank. All
 // these ranks pass the same id.
 func (j *job) newState(id uint64, group Group, rank int) *state {
-	s := j.makeState(id, group, rank)
+	return j.addState(&state{group: group, rank: rank, local: group, peers: group, localRank: rank}, id)
+}
+
+// addState completes a state that has its groups, and makes it known to the stall detector.
+func (j *job) addState(s *state, id uint64) *state {
+	s.open(j, id)
 	j.stall.add(s)
 	return s
+}
+
+// newLike makes a communicator with the groups of s.
+func (s *state) newLike(id uint64) *state { return s.job.addState(s.groups(), id) }
+
+// groups returns a state that has only the groups of s.
+func (s *state) groups() *state {
+	return &state{group: s.group, rank: s.rank, local: s.local, peers: s.peers, localRank: s.localRank, inter: s.inter}
 }
 
 // newStateFor is newState for another state of the ranks of s, which depends on s: errors name it as
 // s, and it is revoked if s is.
 func (s *state) newStateFor(id uint64) *state {
-	own := s.job.makeState(id, s.group, s.rank)
+	own := s.groups()
 	own.of, own.parent = s, s
-	s.job.stall.add(own)
-	return own
+	return s.job.addState(own, id)
 }
 
-// makeState does the work of newState, except that the stall detector does not know the state yet.
-func (j *job) makeState(id uint64, group Group, rank int) *state {
-	s := &state{job: j, id: id, rank: rank, group: group, check: j.check}
-	s.p2p = j.eng.OpenContext(2*id, group.ranks)
-	s.coll = j.eng.OpenContext(2*id+1, group.ranks)
-	s.agreements = &agree.Comm{ID: id, Rank: rank, Ranks: group.ranks, Acknowledged: s.p2p.Acknowledged}
+// open sets the fields of a state that has its groups.
+func (s *state) open(j *job, id uint64) {
+	s.job, s.id, s.check = j, id, j.check
+	s.ranks = j.ranksOf(s.group)
+	s.peerRanks = s.ranks
+	if s.inter != nil {
+		s.peerRanks = j.ranksOf(s.peers)
+	}
+	s.p2p = j.eng.OpenContext(2*id, s.peerRanks)
+	// The engine revokes a communicator on the processes of the context that was opened last.
+	s.coll = j.eng.OpenContext(2*id+1, s.ranks)
+	s.agreements = &agree.Comm{ID: id, Rank: s.rank, Ranks: s.ranks, Acknowledged: s.acknowledged}
 	s.releaseSlot(s.freeLinkLocked())
-	if id == finalID || len(group.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
+	if id == finalID || len(s.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
 		s.arena.Store(arena.None) // each condition is the same on all ranks
 	}
-	return s
+}
+
+// acknowledged returns the failed ranks of s.group that AckFailed has acknowledged.
+func (s *state) acknowledged() []int {
+	if s.inter != nil {
+		return s.coll.Acknowledged()
+	}
+	return s.p2p.Acknowledged()
 }
 
 // newID returns an unused id for a communicator that this process makes with others.
@@ -158,6 +207,9 @@ func (s *state) name() string {
 	if s.of != nil {
 		return s.of.name()
 	}
+	if name := s.label.Load(); name != nil {
+		return *name
+	}
 	if s.window.Load() {
 		return commName("win", s.id)
 	}
@@ -169,6 +221,9 @@ func commName(kind string, id uint64) string {
 	if id == worldID || id == finalID {
 		return "world"
 	}
+	if id == connectedID {
+		return "connection"
+	}
 	return fmt.Sprintf("%s %d.%d", kind, id>>32, uint32(id))
 }
 
@@ -177,7 +232,7 @@ func (c *Comm) Rank() int {
 	if c == nil || c.s == nil {
 		return Undefined
 	}
-	return c.s.rank
+	return c.s.localRank
 }
 
 // Size implements comm.Comm.Size, which documents the call.
@@ -185,7 +240,7 @@ func (c *Comm) Size() int {
 	if c == nil || c.s == nil {
 		return 0
 	}
-	return len(c.s.group.ranks)
+	return len(c.s.local.ranks)
 }
 
 // Group implements comm.Comm.Group, which documents the call.
@@ -193,18 +248,19 @@ func (c *Comm) Group() Group {
 	if c == nil || c.s == nil {
 		return Group{}
 	}
-	return c.s.group
+	return c.s.local
 }
 
 // Transport implements comm.Comm.Transport, which documents the call.
 func (c *Comm) Transport(rank int) string {
-	if c == nil || c.s == nil || uint(rank) >= uint(len(c.s.group.ranks)) {
+	if c == nil || c.s == nil || uint(rank) >= uint(len(c.s.peerRanks)) {
 		return ""
 	}
-	if rank == c.s.rank {
+	peer := c.s.peerRanks[rank]
+	if peer == c.s.job.world.Rank {
 		return "self"
 	}
-	return c.s.job.eng.Transport(c.s.group.ranks[rank])
+	return c.s.job.eng.Transport(peer)
 }
 
 // Context implements comm.Comm.Context, which documents the call.
@@ -232,7 +288,7 @@ func (c *Comm) Dup() (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}, nil
+	return c.duplicate(s, id, s.hints), nil
 }
 
 // agreeOnID returns the id of a new communicator of all ranks. It is collective, and part of the call
@@ -243,15 +299,22 @@ func (c *Comm) agreeOnID(name string) (s *state, id uint64, err error) {
 		return nil, 0, err
 	}
 	s = l.s
-	buf := l.Scratch(8)
-	if s.rank == 0 {
-		putUint64(buf, s.job.newID())
-	}
-	l.what, l.recv = coll.KindBcast, buf
-	l.sign(calls.KindDup, 0, 0)
+	buf := l.dupID()
 	err = l.perform()
 	id = getUint64(buf)
 	return s, id, l.end(err)
+}
+
+// dupID makes the collective of l the one that sends the id of a new communicator to all ranks, and
+// returns the memory that has the id after the collective.
+func (l *link) dupID() []byte {
+	buf := l.Scratch(8)
+	if l.s.rank == 0 {
+		putUint64(buf, l.s.job.newID())
+	}
+	l.what, l.recv = coll.KindBcast, buf
+	l.sign(calls.KindDup, 0, 0)
+	return buf
 }
 
 // Free implements comm.Comm.Free, which documents the call.
@@ -263,6 +326,7 @@ func (c *Comm) Free() error {
 	if s.id == worldID {
 		return c.fail("Free", noRank, noRank, fmt.Errorf("%w: the world is freed by Finalize", ErrArg))
 	}
+	s.attrs.free()
 	if err := s.p2p.FlushBuffered(c.ctx); err != nil && isContext(err) {
 		return c.fail("Free", noRank, noRank, err)
 	}
@@ -278,10 +342,16 @@ func (c *Comm) Free() error {
 		return c.fail("Free", noRank, noRank, ErrClosed)
 	}
 	s.closePartitions()
+	s.shut()
+	return err
+}
+
+// shut gives up what a closed communicator has on this rank.
+func (s *state) shut() {
 	s.job.stall.remove(s)
 	s.p2p.Close()
 	s.coll.Close()
-	return err
+	s.job.released()
 }
 
 // syncFree blocks until all ranks have called Free, and recycles the arena. Before that it waits
@@ -317,7 +387,7 @@ func (s *state) arenaMismatch() error {
 		return nil
 	}
 	if rank, ok := a.Host.FindMismatch(); ok {
-		return fmt.Errorf("%w: rank %d called a collective that this rank did not call, or called with other arguments", ErrMismatch, a.Members[rank])
+		return fmt.Errorf("%w: %s called a collective that this rank did not call, or called with other arguments", ErrMismatch, s.rankName(a.Members[rank]))
 	}
 	return nil
 }
@@ -328,14 +398,13 @@ func (s *state) arenaMismatch() error {
 func (s *state) leftover() error {
 	st, ok, err := s.coll.Iprobe(engine.Env{Peer: engine.AnySource, Tag: engine.AnyTag, NoQuery: true})
 	switch {
-	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed) && (s.job.survivesFailures || s.job.ending.Load()):
-		// There is no message. A rank that has already left Finalize may refuse a connection, so
-		// that this rank regards it as failed.
+	case errors.Is(err, ErrFinalized), errors.Is(err, ErrProcFailed):
+		// There is no message. A rank that has left the barrier before may have ended.
 		return nil
 	case err != nil || !ok:
 		return err
 	}
-	return fmt.Errorf("%w: rank %d sent a message of a collective that this rank did not call, or called with other arguments", ErrMismatch, st.Source)
+	return fmt.Errorf("%w: %s sent a message of a collective that this rank did not call, or called with other arguments", ErrMismatch, s.rankName(st.Source))
 }
 
 // Revoke implements comm.Comm.Revoke, which documents the call.

@@ -63,7 +63,7 @@ func TestDup(t *testing.T) {
 		if err := d.Free(); err != nil {
 			return err
 		}
-		return first(wantErr("freed", comm.Barrier(d), comm.ErrClosed, "Barrier"), wantErr("freed twice", d.Free(), comm.ErrClosed, "Free"),
+		return first(wantErr("freed", d.Barrier(), comm.ErrClosed, "Barrier"), wantErr("freed twice", d.Free(), comm.ErrClosed, "Free"),
 			wantErr("world", c.Free(), comm.ErrArg, "Finalize"))
 	})
 }
@@ -180,9 +180,19 @@ func TestCreateErrors(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		g, _ := c.Group().Incl(0, 1)
 		if c.Rank() == 2 {
-			_, err := c.CreateGroup(g, 0)
-			_, err2 := c.CreateGroup(c.Group(), -1)
-			if err := first(wantErr("not in the group", err, comm.ErrGroup, "not in the group"), wantErr("tag", err2, comm.ErrTag, "")); err != nil {
+			own, err := c.Self()
+			if err != nil {
+				return err
+			}
+			_, err = own.CreateGroup(g, 0)
+			if err := wantErr("not in the group", err, comm.ErrGroup, "not in the group"); err != nil {
+				return err
+			}
+			if own, err = c.Self(); err != nil {
+				return err
+			}
+			_, err = own.CreateGroup(own.Group(), -1)
+			if err := wantErr("tag", err, comm.ErrTag, ""); err != nil {
 				return err
 			}
 		}
@@ -221,7 +231,7 @@ func TestManyComms(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := first(comm.Barrier(d), d.Free()); err != nil {
+			if err := first(d.Barrier(), d.Free()); err != nil {
 				return err
 			}
 		}
@@ -289,11 +299,11 @@ func TestCreateGroupBesideCollectives(t *testing.T) {
 			return s.Free()
 		}
 		if c.Rank() == 1 {
-			return first(comm.Barrier(c), create())
+			return first(c.Barrier(), create())
 		}
 		done := make(chan error, 1)
 		go func() { done <- create() }() // ends when rank 1 calls CreateGroup, after its barrier
 		untilWaiting(c, "CreateGroup")
-		return first(comm.Barrier(c), <-done)
+		return first(c.Barrier(), <-done)
 	}, commtest.WithTimeout(10*time.Second))
 }

@@ -84,8 +84,7 @@ func TestSendValueCancelled(t *testing.T) {
 			if _, err := comm.Recv(c, []int{0}, 0, 2); err != nil {
 				return err
 			}
-			var got string
-			_, err := comm.RecvValue(c, &got, 0, 1)
+			got, _, err := comm.RecvValue[string](c, 0, 1)
 			if err == nil && got != first {
 				err = fmt.Errorf("received %q", got)
 			}
@@ -97,8 +96,7 @@ func TestSendValueCancelled(t *testing.T) {
 		}
 		var g errgroup.Group
 		g.Go(func() error {
-			var got string
-			_, err := comm.RecvValue(c, &got, 0, 3)
+			_, _, err := comm.RecvValue[string](c, 0, 3)
 			return err
 		})
 		g.Go(func() error { return comm.SendValue(c, second, 0, 3) })

@@ -29,7 +29,7 @@ import (
 // sendQuery sends the query q to a rank of the communicator, in the point-to-point context of
 // Finalize's communicator. It does not block.
 func (s *state) sendQuery(rank int, q calls.Query) {
-	s.job.final.p2p.SendBuffered(q, engine.Env{Peer: s.group.ranks[rank]})
+	s.job.final.p2p.SendBuffered(q, engine.Env{Peer: s.ranks[rank]})
 }
 
 // handleQuery handles a query from world rank sender. It compares the calls of the query with the
@@ -45,17 +45,18 @@ func (j *job) handleQuery(q calls.Query, sender int) {
 	if s == nil {
 		return
 	}
-	rank := slices.Index(s.group.ranks, sender)
+	rank := slices.Index(s.ranks, sender)
 	if rank < 0 {
 		return
 	}
-	a, b, ok := s.called.Differs(records)
+	hood := s.hood.Load()
+	a, b, ok := s.called.Differs(records, hood != nil && hood.connects(rank))
 	switch {
 	case !ok:
 	case a.String() == b.String(): // the calls differ in something that String does not show
-		s.revoke(fmt.Errorf("%w: ranks %d and %d called %v with other counts, or with elements of another layout", ErrMismatch, rank, s.rank, &a))
+		s.revoke(fmt.Errorf("%w: %s and %s called %v with other counts, or with elements of another layout", ErrMismatch, s.rankName(rank), s.rankName(s.rank), &a))
 	default:
-		s.revoke(fmt.Errorf("%w: rank %d called %v, rank %d called %v", ErrMismatch, rank, &a, s.rank, &b))
+		s.revoke(fmt.Errorf("%w: %s called %v, %s called %v", ErrMismatch, s.rankName(rank), &a, s.rankName(s.rank), &b))
 	}
 }
 
@@ -78,7 +79,7 @@ func (l *link) disagreement(rank int) error {
 			}
 			<-tick.C
 			// The other rank may have sent a query to this rank, so handle queries here too.
-			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.group.ranks[rank]) != nil {
+			if !j.handleQueries() || l.ctx.Err() != nil || j.eng.Gone(s.ranks[rank]) != nil {
 				break
 			}
 			var revoked *engine.RevokedError
@@ -90,7 +91,8 @@ func (l *link) disagreement(rank int) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: rank %d made another call than rank %d, in this collective or an earlier one; rank %d called %v", ErrMismatch, rank, s.rank, s.rank, &l.signed)
+	own := s.rankName(s.rank)
+	return fmt.Errorf("%w: %s made another call than %s, in this collective or an earlier one; %s called %v", ErrMismatch, s.rankName(rank), own, own, &l.signed)
 }
 
 // replyIntervals is the maximum number of intervals of the stall detector for which a rank whose

@@ -56,7 +56,7 @@ func TestDisagreementInACircle(t *testing.T) {
 					if !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) && !isErr(err, comm.ErrCount) {
 						return fmt.Errorf("%s: %w", name, err)
 					}
-					return first(c.Free(), comm.Barrier(world))
+					return first(c.Free(), world.Barrier())
 				}, commtest.WithParam("coll.shared_memory", memory))
 			})
 		}
@@ -87,7 +87,7 @@ func TestCountsThatDiffer(t *testing.T) {
 					if err := call(c); !isErr(err, comm.ErrMismatch) && !isErr(err, comm.ErrRevoked) {
 						return fmt.Errorf("%s: %w", name, err)
 					}
-					return first(c.Free(), comm.Barrier(world))
+					return first(c.Free(), world.Barrier())
 				}, commtest.WithParam("coll.shared_memory", memory))
 			})
 		}
@@ -105,7 +105,7 @@ func TestQueriesOfHostilePeers(t *testing.T) {
 					return err
 				}
 				// This is the first collective of c. Contradict sends queries about it.
-				if err := comm.Barrier(c); err != nil {
+				if err := c.Barrier(); err != nil {
 					return err
 				}
 				if c.Rank() == 1 {
@@ -115,7 +115,7 @@ func TestQueriesOfHostilePeers(t *testing.T) {
 						}
 					}
 				}
-				if err := first(comm.Barrier(world), comm.Barrier(c)); err != nil {
+				if err := first(world.Barrier(), c.Barrier()); err != nil {
 					return err
 				}
 				if c.Rank() == 1 {

@@ -21,6 +21,9 @@ var (
 	ErrTruncate = engine.ErrTruncate
 	// ErrProcFailed: a process that the call needs has failed.
 	ErrProcFailed = engine.ErrProcFailed
+	// ErrProcFailedPending: a process has failed, and a nonblocking receive from any source, which may
+	// have waited for that process, goes on. It wraps ErrProcFailed.
+	ErrProcFailedPending = engine.ErrPending
 	// ErrFinalized: a rank that the call needs has called Finalize, or its function in Main has
 	// returned. See comm.Comm.Finalize.
 	ErrFinalized = engine.ErrFinalized
@@ -63,6 +66,12 @@ var (
 	// ErrInit: Init was called before, and may not be called again.
 	ErrInit = errors.New("job has already been started")
 
+	// ErrPort: the text is not the address of a port, nobody listens at the port, the secret in the
+	// address is wrong, or there is no such published name.
+	ErrPort = errors.New("no connection by this port")
+	// ErrSpawn: the launcher has not started the processes, or cannot start any.
+	ErrSpawn = errors.New("the processes were not started")
+
 	ErrConcurrent = errors.New("another goroutine is in a collective of this communicator, so the order of the two calls is undefined: use a lock, or a communicator for each goroutine (Dup)")
 
 	// ErrWin: the window is nil or was freed.
@@ -72,6 +81,10 @@ var (
 	ErrRMASync = rma.ErrEpoch
 	// ErrRMARange: the elements are not within the target's part of the window.
 	ErrRMARange = rma.ErrRange
+	// ErrRMAAttach: memory cannot be attached to a window or detached from it.
+	ErrRMAAttach = rma.ErrAttach
+	// ErrRMAShared: not all ranks of the window share memory.
+	ErrRMAShared = rma.ErrShared
 	// ErrDisp: the displacement is negative.
 	ErrDisp = errors.New("displacement out of range")
 	// ErrLockType: the kind of lock is neither LockShared nor LockExclusive.
@@ -91,7 +104,8 @@ type Error struct {
 	// is empty if the call has none, or if the communicator or window is nil.
 	Comm string
 	// Peer is the rank of the other side, which may be AnySource. For a method of Group, Peer is
-	// the wrong rank. Undefined: none.
+	// the wrong rank. If a context has ended a collective or another call that needs several ranks,
+	// Peer is a rank that the call waited for. Undefined: none.
 	Peer int
 	Tag  int   // the tag; may be AnyTag; Undefined: none
 	Err  error // the reason
@@ -140,8 +154,15 @@ func (c *Comm) fail(op string, peer, tag int, err error) error {
 	if _, ok := err.(*Error); ok { //nolint:errorlint // an *Error that err wraps is part of the reason
 		return err
 	}
-	return &Error{Op: op, Comm: c.name(), Peer: peer, Tag: tag, Err: err}
+	var w *waitError
+	if peer == noRank && errors.As(err, &w) {
+		peer = w.rank
+	}
+	return &Error{Op: op, Comm: c.name(), Peer: peer, Tag: tag, Err: c.withRanks(err, peer)}
 }
+
+// isInterruption reports whether err, the error of a wait, leaves the operation as it is.
+func isInterruption(err error) bool { return isContext(err) || errors.Is(err, ErrProcFailedPending) }
 
 // isContext reports whether err is the error of a context that has ended.
 func isContext(err error) bool {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"math"
 	"runtime"
 
+	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
@@ -23,8 +25,7 @@ func OpenWindow[T any](c *Comm, n int) error {
 	if err != nil {
 		return err
 	}
-	_, err = l.openWindow(elem.Of[T](), n)
-	return err
+	return l.openWindow(&Win{elem: elem.Of[T](), flavor: FlavorAllocated}, n, math.MaxUint64)
 }
 
 // ProgramLine exports stack.ProgramLine for tests.
@@ -96,6 +97,11 @@ func LoseInFinalize(c *Comm, world int) {
 // LoseArenas releases the arenas in this rank's pool.
 func LoseArenas(c *Comm) { c.s.job.arenas.Lose(c.s.coll) }
 
+// Reported passes a rank a report of the launcher that ranks of the job with an id have failed.
+func Reported(c *Comm, job string, ranks []int, reason string) {
+	c.s.job.home.reported(job, ranks, reason)
+}
+
 // Inspect returns a channel on which a goroutine sends the state that this rank would report to
 // gorun now.
 func Inspect(c *Comm) <-chan *wire.RankState {
@@ -153,4 +159,28 @@ func LookForStalls(c *Comm, stop <-chan struct{}) {
 			runtime.Gosched()
 		}
 	}
+}
+
+// DialShared does the first step of Dial on a rank that is not the root: it gets the address at which
+// all ranks meet.
+func DialShared(c *Comm, root int) error {
+	_, err := c.share("Dial", root, nil)
+	return err
+}
+
+// DialRoots does the first step of Dial on the root: it meets the other root, and leaves.
+func DialRoots(c *Comm, addr string) error {
+	ctx := c.Context()
+	w, err := bootstrap.Join(ctx, addr, 1, c.s.job.meeting(timeLimit))
+	if err != nil {
+		return err
+	}
+	own := side{Ranks: 1}
+	if _, err := swap(ctx, w, "accept", "dial", own); err != nil {
+		return err
+	}
+	if _, err := swap(ctx, w, "accept2", "dial2", own); err != nil {
+		return err
+	}
+	return w.KVS.Finalize()
 }

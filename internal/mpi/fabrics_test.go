@@ -2,6 +2,7 @@ package mpi_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
@@ -50,6 +51,18 @@ var fabricCounts = []int{1, 2, 3, 5, 7}
 
 // overFabrics runs f over each of fabrics, with each number of ranks in counts.
 func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
+	t.Helper()
+	over(t, fabrics, counts, f)
+}
+
+// overMortal is overFabrics for an f in which ranks die.
+func overMortal(t *testing.T, counts []int, f func(c *comm.Comm) error) {
+	t.Helper()
+	immortal := func(fab fabric) bool { return fab.immortal }
+	over(t, slices.DeleteFunc(slices.Clone(fabrics), immortal), counts, f)
+}
+
+func over(t *testing.T, fabrics []fabric, counts []int, f func(c *comm.Comm) error) {
 	t.Helper()
 	for _, fab := range fabrics {
 		for _, n := range counts {

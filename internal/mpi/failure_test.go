@@ -26,10 +26,10 @@ func TestRevokeEndsEverything(t *testing.T) {
 			_, _, err := comm.WaitAny([]comm.Request{comm.Irecv(c, []int{1}, 0, 0)})
 			return err
 		},
-		"Barrier": comm.Barrier,
+		"Barrier": (*comm.Comm).Barrier,
 		"Bcast":   func(c *comm.Comm) error { return comm.Bcast(c, []int{1}, 0) },
 		"Ibarrier": func(c *comm.Comm) error {
-			return wait(comm.Ibarrier(c))
+			return wait(c.Ibarrier())
 		},
 		"Dup": func(c *comm.Comm) error { _, err := c.Dup(); return err },
 	}
@@ -42,11 +42,11 @@ func TestRevokeEndsEverything(t *testing.T) {
 				}
 				if c.Rank() == 0 {
 					// The other ranks are in f, or will call it soon. In both cases f must return.
-					if err := first(comm.Barrier(world), c.Revoke(), c.Revoke()); err != nil {
+					if err := first(world.Barrier(), c.Revoke(), c.Revoke()); err != nil {
 						return err
 					}
 				} else {
-					if err := comm.Barrier(world); err != nil {
+					if err := world.Barrier(); err != nil {
 						return err
 					}
 					if err := wantErr(name, f(c), comm.ErrRevoked, "rank 0 of the world called Revoke"); err != nil {
@@ -54,7 +54,7 @@ func TestRevokeEndsEverything(t *testing.T) {
 					}
 				}
 				_, err = c.Split(0, 0)
-				return first(wantErr("Split", err, comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
+				return first(wantErr("Split", err, comm.ErrRevoked, ""), c.Free(), world.Barrier())
 			})
 		})
 	}
@@ -69,13 +69,13 @@ func TestTestAllAfterRevoke(t *testing.T) {
 			return err
 		}
 		if world.Rank() == 1 {
-			err := comm.Barrier(world)
+			err := world.Barrier()
 			_, rerr := comm.Recv(c, make([]int, 1), 0, 0)
 			return first(err, wantErr("Recv", rerr, comm.ErrRevoked, ""), c.Free(), comm.Send(world, []int{7}, 0, 0))
 		}
 		got := make([]int, 1)
 		rs := []comm.Request{comm.Irecv(c, make([]int, 1), 1, 0), comm.Irecv(world, got, 1, 0)}
-		if err := first(comm.Barrier(world), c.Revoke()); err != nil {
+		if err := first(world.Barrier(), c.Revoke()); err != nil {
 			return err
 		}
 		for over, end := false, time.Now().Add(patience); !over; {
@@ -133,9 +133,9 @@ func TestContextEndsCollective(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			call := comm.Barrier
+			call := (*comm.Comm).Barrier
 			if nonblocking {
-				call = func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) }
+				call = func(c *comm.Comm) error { return wait(c.Ibarrier()) }
 			}
 			switch c.Rank() {
 			case 0: // rank 0 does not call the barrier
@@ -154,24 +154,24 @@ func TestContextEndsCollective(t *testing.T) {
 					return err
 				}
 			}
-			return first(c.Free(), comm.Barrier(world))
+			return first(c.Free(), world.Barrier())
 		})
 	}
 }
 
 // TestDeadRank kills a rank while the other ranks wait for it in calls of each kind. These calls
-// must fail.
+// must fail, over each fabric.
 func TestDeadRank(t *testing.T) {
 	for name, f := range map[string]func(c *comm.Comm) error{
 		"Recv":      func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 1, 0); return err },
 		"Send":      func(c *comm.Comm) error { return comm.Send(c, make([]int, 1<<18), 1, 0) },
 		"Ssend":     func(c *comm.Comm) error { return comm.Ssend(c, []int{1}, 1, 0) },
 		"Probe":     func(c *comm.Comm) error { _, err := c.Probe(1, 0); return err },
-		"Barrier":   comm.Barrier,
+		"Barrier":   (*comm.Comm).Barrier,
 		"Allreduce": func(c *comm.Comm) error { return comm.Allreduce(c, []int{1}, []int{1}, comm.Sum) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ranks(t, 3, func(world *comm.Comm) error {
+			overMortal(t, []int{3}, func(world *comm.Comm) error {
 				c, err := world.Dup()
 				if err != nil {
 					return err
@@ -200,7 +200,7 @@ func TestFinalizeAfterDeath(t *testing.T) {
 		if err := c.Finalize(); !isErr(err, comm.ErrProcFailed) {
 			return fmt.Errorf("Finalize: %w", err)
 		}
-		return wantErr("after", comm.Barrier(c), comm.ErrClosed, "")
+		return wantErr("after", c.Barrier(), comm.ErrClosed, "")
 	})
 }
 
@@ -216,7 +216,7 @@ func TestFinalize(t *testing.T) {
 		if _, _, err := comm.RecvAlloc[int](c, comm.AnySource, 0); err != nil {
 			return err
 		}
-		if err := comm.Barrier(d); err != nil {
+		if err := d.Barrier(); err != nil {
 			return err
 		}
 		if c.Rank() == 0 { // Finalize also works after Revoke of the world
@@ -227,7 +227,7 @@ func TestFinalize(t *testing.T) {
 		if err := d.Finalize(); err != nil {
 			return err
 		}
-		return first(wantErr("again", c.Finalize(), comm.ErrClosed, "Finalize"), wantErr("dup", comm.Barrier(d), comm.ErrClosed, "the job was finalized"),
+		return first(wantErr("again", c.Finalize(), comm.ErrClosed, "Finalize"), wantErr("dup", d.Barrier(), comm.ErrClosed, "the job was finalized"),
 			wantErr("world", comm.Send(c, []int{1}, 0, 0), comm.ErrClosed, "the job was finalized"))
 	})
 }
@@ -239,7 +239,7 @@ func TestInitAlone(t *testing.T) {
 		require.Equal(t, 1, c.Size())
 		_, err = comm.Init(t.Context())
 		require.ErrorIs(t, err, comm.ErrInit)
-		require.NoError(t, comm.Barrier(c))
+		require.NoError(t, c.Barrier())
 		require.NoError(t, c.Finalize())
 	}
 }

@@ -47,11 +47,11 @@ var needsTheLastRank = map[string]func(c *comm.Comm) error{
 		_, err := comm.Sendrecv(c, []int{1}, c.Size()-1, 0, []int{2}, c.Size()-1, 0)
 		return err
 	},
-	"Barrier":   comm.Barrier,
+	"Barrier":   (*comm.Comm).Barrier,
 	"Bcast":     func(c *comm.Comm) error { return comm.Bcast(c, []int{1}, c.Size()-1) },
 	"Allreduce": func(c *comm.Comm) error { return comm.Allreduce(c, []int{1}, []int{2}, comm.Sum) },
 	"Alltoall":  func(c *comm.Comm) error { return comm.Alltoall(c, count(9*c.Size(), 0), make([]int, 9*c.Size())) },
-	"Ibarrier":  func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) },
+	"Ibarrier":  func(c *comm.Comm) error { return wait(c.Ibarrier()) },
 	"Split":     func(c *comm.Comm) error { _, err := c.Split(0, 0); return err },
 }
 
@@ -151,7 +151,7 @@ func TestFinalizeWaitsForCollectives(t *testing.T) {
 func TestCallsBesideFinalize(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
 		if c.Rank() == 1 {
-			return comm.Barrier(c)
+			return c.Barrier()
 		}
 		stop := make(chan error)
 		// This receive gets a message only when this rank itself sends one, below, like the receive
@@ -161,7 +161,7 @@ func TestCallsBesideFinalize(t *testing.T) {
 			stop <- err
 		}()
 		posted := comm.Irecv(c, make([]int, 1), 1, 5)
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		_, err := comm.Recv(c, make([]int, 1), 1, 6) // this call fails when rank 1 is in Finalize
@@ -260,7 +260,7 @@ func TestFailedRequests(t *testing.T) {
 		}, [2]error{comm.ErrMismatch, comm.ErrMismatch}, nil},
 		"revoked": {func(c, dup *comm.Comm) error {
 			comm.Irecv(dup, []int{1}, 1-c.Rank(), 0)
-			return first(comm.Barrier(c), dup.Revoke())
+			return first(c.Barrier(), dup.Revoke())
 		}, [2]error{}, nil},
 		"finalized": {func(c, dup *comm.Comm) error {
 			comm.Irecv(dup, []int{1}, 1-c.Rank(), 0)

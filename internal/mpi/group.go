@@ -7,27 +7,31 @@ import (
 
 // Group is the type behind comm.Group: an ordered set of processes (MPI 4.1 §7.3).
 type Group struct {
-	// World ranks of the processes, in the order of the group. Other groups may share the slice, so
-	// it is never written.
+	// Numbers of the processes, in the order of the group; see processes. Other groups may share the
+	// slice, so it is never written.
 	ranks []int
-	self  int // 1 + the world rank of this process, for Rank; 0: not known, so Rank returns Undefined
+	self  int // 1 + the number of this process, for Rank; 0: not known, so Rank returns Undefined
 }
 
-// Comparison is the result of comparing two groups.
+// Comparison is the result of comparing two groups or communicators. A larger value means a larger
+// difference.
 type Comparison int
 
 // The results of a comparison.
 const (
-	Ident   Comparison = iota // the same processes in the same order (MPI_IDENT)
-	Similar                   // the same processes in another order (MPI_SIMILAR)
-	Unequal                   // other processes (MPI_UNEQUAL)
+	Ident     Comparison = iota // the same processes in the same order (MPI_IDENT)
+	Congruent                   // of communicators: different ones of identical groups (MPI_CONGRUENT)
+	Similar                     // the same processes in another order (MPI_SIMILAR)
+	Unequal                     // other processes (MPI_UNEQUAL)
 )
 
-// String returns "ident", "similar" or "unequal", and "unknown" for any other value.
+// String returns "ident", "congruent", "similar" or "unequal", and "unknown" for any other value.
 func (k Comparison) String() string {
 	switch k {
 	case Ident:
 		return "ident"
+	case Congruent:
+		return "congruent"
 	case Similar:
 		return "similar"
 	case Unequal:
@@ -50,7 +54,7 @@ func (g Group) Rank() int {
 	return Undefined
 }
 
-// set returns, by world rank of each process of g, its rank in g.
+// set returns, by number of each process of g, its rank in g.
 func (g Group) set() map[int]int {
 	m := make(map[int]int, len(g.ranks))
 	for i, r := range g.ranks {
@@ -59,7 +63,7 @@ func (g Group) set() map[int]int {
 	return m
 }
 
-// with returns a group of the processes with these world ranks. It knows the rank of this process
+// with returns a group of the processes with these numbers. It knows the rank of this process
 // if g or other does.
 func (g Group) with(ranks []int, other Group) Group {
 	return Group{ranks: ranks, self: max(g.self, other.self)}

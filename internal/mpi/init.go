@@ -31,19 +31,41 @@ import (
 type Setup struct {
 	World     *bootstrap.World     // instead of the world that the launcher of this process describes
 	Providers []transport.Provider // in order of preference, instead of those that the tunable transport.use names
-	// Engine is called with the engine before the program's first message. It may be nil.
+	// Engine is called with the engine of the job, and with those of its connections, before the
+	// first message of each. It may be nil.
 	Engine func(*engine.Engine)
 	Exit   func(code int, reason string) // abort calls it instead of os.Exit
+
+	// Of a connection: the own job of this process, and the identities of the ranks.
+	home       *job
+	identities []identity
 }
 
-// job holds the state of this process, one rank, from Init to Finalize.
+// job holds the state of this process, as one rank of a job, from Init to Finalize or, for a job
+// that is a connection with another one, until the end of the connection.
 type job struct {
-	world     *bootstrap.World
+	world        *bootstrap.World
+	home         *job // the own job of the process, which may be this one
+	connections  connections
+	sessionMu    sync.Mutex
+	sessionComms map[sessionGroup]uint64 // number of communicators that sessions have made; guarded by sessionMu
+
+	parent *Comm // the intercommunicator with the processes that have called Spawn; nil: there is none
+
+	// The numbers of the processes of all jobs, and the number of this process.
+	procs  *processes
+	number int
+	// By rank: the numbers of the processes of the job, and the reverse. nil: this is the own job of
+	// the process, and numbers are ranks.
+	numbers []int
+	rankOf  map[int]int
+
 	eng       *engine.Engine
 	exit      func(code int, reason string)
-	nextID    atomic.Uint32 // number of ids that newID has returned on this rank
-	ending    atomic.Bool   // Finalize has been called
-	closed    atomic.Bool   // Finalize is about to close the engine, or has closed it; calls return ErrClosed
+	onEngine  func(*engine.Engine) // Setup.Engine
+	nextID    atomic.Uint32        // number of ids that newID has returned on this rank
+	ending    atomic.Bool          // Finalize has been called
+	closed    atomic.Bool          // Finalize is about to close the engine, or has closed it; calls return ErrClosed
 	coll      *coll.Config
 	final     *state // a world communicator that only Finalize uses, so that the program cannot revoke it
 	first     *state // the world communicator; Finalize waits for its buffered sends
@@ -64,6 +86,7 @@ type job struct {
 	shares           bool // one of the transports is shared memory; the same on all ranks
 	// Memory of closed windows that package rma frees later, because other ranks may still use it.
 	deferredFrees rma.DeferredFrees
+	locks         atomic.Int64 // of the process in all windows; in the process's own job
 	arenas        arena.Pool
 }
 
@@ -85,23 +108,39 @@ func Init(ctx context.Context, s Setup) (*Comm, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	own := s.World == nil
-	if own {
-		w, err := claimWorld(ctx)
-		if err != nil {
-			return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: err}
-		}
-		s.World = w
+	if s.World != nil {
+		return initIn(ctx, &s)
 	}
-	c, err := start(ctx, &s)
+	if c, err := takeJob(ctx); err != nil || c != nil {
+		return c, (*Comm)(nil).fail("Init", noRank, noRank, err)
+	}
+	return initOwn(ctx, &s)
+}
+
+// initOwn joins the job that the launcher of this process describes.
+func initOwn(ctx context.Context, s *Setup) (*Comm, error) {
+	w, err := claimWorld(ctx)
 	if err != nil {
-		if own {
-			releaseWorld()
-		}
+		return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: err}
+	}
+	s.World = w
+	c, err := initIn(ctx, s)
+	if err != nil {
+		releaseWorld()
+		return nil, err
+	}
+	ownJob.Store(c.s.job)
+	return c, nil
+}
+
+// initIn joins the job of s.World.
+func initIn(ctx context.Context, s *Setup) (*Comm, error) {
+	c, err := start(ctx, s)
+	if err != nil {
 		return nil, &Error{Op: "Init", Peer: noRank, Tag: noRank, Err: fmt.Errorf("rank %d: %w", s.World.Rank, err)}
 	}
-	if own {
-		ownJob.Store(c.s.job)
+	if err := c.meetParent(); err != nil {
+		return nil, errors.Join(&Error{Op: "Init", Peer: noRank, Tag: noRank, Err: err}, c.Finalize())
 	}
 	return c, nil
 }
@@ -161,7 +200,8 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 			local++
 		}
 	}
-	j := &job{world: w, exit: s.Exit, shares: routes.SharesMemory, survivesFailures: failures != nil, checks: w.Params.Bool("check"), check: bufcheck.New(bufcheck.Config{Check: w.Params.Bool("check"), Line: stack.ProgramLine})}
+	j := &job{world: w, exit: s.Exit, onEngine: s.Engine, shares: routes.SharesMemory, survivesFailures: failures != nil, checks: w.Params.Bool("check"), check: bufcheck.New(bufcheck.Config{Check: w.Params.Bool("check"), Line: stack.ProgramLine})}
+	j.know(s.home, s.identities)
 	if j.coll, err = coll.ConfigFrom(w.Params); err != nil {
 		wireup.Close(rails)
 		return nil, err
@@ -172,7 +212,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: routes.Rail,
 		LocalRanks: local, Cores: w.Cores, Notice: firstNotice(w.Rank), TypeName: elem.SigName,
-		Launcher: failures,
+		Launcher: failures, Reported: j.reported,
 	})
 	if err != nil {
 		wireup.Close(rails)
@@ -184,11 +224,8 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	if s.Engine != nil {
 		s.Engine(j.eng)
 	}
-	all := Group{ranks: make([]int, w.Size), self: w.Rank + 1}
-	for i := range all.ranks {
-		all.ranks[i] = i
-	}
-	j.agreeSpace = j.eng.OpenContext(2*agreeID, all.ranks)
+	all := j.groupOf(countUp(w.Size))
+	j.agreeSpace = j.eng.OpenContext(2*agreeID, countUp(w.Size))
 	j.agreeSpace.KeepInFinalize()
 	j.agreements = agree.New(agree.Config{Engine: j.eng, Space: j.agreeSpace, Size: w.Size, NewID: j.newID})
 	j.first = j.newState(worldID, all, w.Rank)
@@ -221,8 +258,19 @@ func (c *Comm) Finalize() error {
 			return c.fail("Finalize", noRank, noRank, ErrClosed)
 		}
 	}
-	j := c.s.job
-	world := &Comm{s: j.final, ctx: c.ctx}
+	return c.s.job.home.first.end(c.Context())
+}
+
+// end ends the own job of the process, whose world communicator s is, and its connections.
+func (s *state) end(ctx context.Context) error {
+	s.attrs.free()
+	err := s.job.connections.endAll(ctx, s.job.survivesFailures)
+	return errors.Join(s.job.finalize(ctx), err)
+}
+
+// finalize ends the job. It blocks until all its ranks have called it.
+func (j *job) finalize(ctx context.Context) error {
+	c, world := &Comm{s: j.first, ctx: ctx}, &Comm{s: j.final, ctx: ctx}
 	j.ending.Store(true)
 	j.revokeDependents()
 	j.agreements.Leave()
@@ -304,10 +352,17 @@ func (c *Comm) abort(code int, reason string, consequence bool) {
 		code = 1
 	}
 	if c != nil && c.s != nil {
-		j := c.s.job
-		if err := j.world.KVS.Abort(bootstrap.Abort{Code: code, Reason: reason, Consequence: consequence}); err != nil && consequence {
+		j, a := c.s.job.home, bootstrap.Abort{Code: code, Reason: reason, Consequence: consequence}
+		wait := func() {}
+		if x := c.s.job; x != j { // end the job at the other end of the connection, too
+			// Send that abort first, because the launcher may end this process at once. But wait for
+			// the other end afterwards, because the launcher should get this abort before theirs.
+			wait = x.world.StartAbort(a)
+		}
+		if err := j.world.KVS.Abort(a); err != nil && consequence {
 			c.write(reason)
 		}
+		wait()
 		if j.exit != nil {
 			j.exit(code, reason)
 			return
@@ -321,5 +376,5 @@ func (c *Comm) worldRank() int {
 	if c == nil || c.s == nil {
 		return 0
 	}
-	return c.s.job.world.Rank
+	return c.s.job.home.world.Rank
 }

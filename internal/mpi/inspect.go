@@ -7,7 +7,24 @@ import (
 
 // inspected returns what the inspector needs from this rank.
 func (j *job) inspected() *inspect.Rank {
-	return &inspect.Rank{Engine: j.eng, Find: j.findComm, Comms: j.openComms, Final: finalID, MaxSeq: seqMask}
+	return &inspect.Rank{Engine: j.eng, Find: j.findComm, Comms: j.openComms, Connections: j.inspectedConnections, Final: finalID, MaxSeq: seqMask}
+}
+
+// inspectedConnections returns what the inspector needs from the connections of this process.
+func (j *job) inspectedConnections() (list []inspect.Connection) {
+	j.connections.mu.Lock()
+	defer j.connections.mu.Unlock()
+	for x := range j.connections.open {
+		list = append(list, inspect.Connection{Engine: x.eng, Name: func(id uint64) string {
+			switch c, ok := x.findComm(id); {
+			case !ok || id == worldID || id == finalID || id == connectedID:
+				return "connection"
+			default:
+				return c.Name + " of a connection"
+			}
+		}})
+	}
+	return list
 }
 
 // findComm returns the open communicator with the id.

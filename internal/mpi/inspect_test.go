@@ -71,7 +71,7 @@ func TestInspect(t *testing.T) {
 			wire.RankCall{Name: "Probe", Wait: wire.WaitProbe, Tag: 3},
 		},
 		"barrier": {
-			comm.Barrier, comm.Barrier,
+			(*comm.Comm).Barrier, (*comm.Comm).Barrier,
 			wire.RankCall{Name: "Barrier", Wait: wire.WaitCollective, Seq: 2, Tag: -1},
 		},
 		"allreduce": {
@@ -93,7 +93,7 @@ func TestInspect(t *testing.T) {
 				}
 				asked := make(chan error, 1)
 				ranks(t, 2, func(c *comm.Comm) error {
-					if err := comm.Barrier(c); err != nil {
+					if err := c.Barrier(); err != nil {
 						return err
 					}
 					if c.Rank() == 0 {
@@ -107,6 +107,113 @@ func TestInspect(t *testing.T) {
 					return test.waits(c)
 				}, commtest.WithProviders(provider))
 			})
+		}
+	}
+}
+
+// TestInspectConnection inspects rank 1 while it waits for the other side of a connection.
+func TestInspectConnection(t *testing.T) {
+	found := make(chan struct{}, 1)
+	for name, test := range map[string]struct {
+		waits func(inter *comm.Comm) error // the calls of rank 1, the last of which waits
+		ready func(inter *comm.Comm) (*comm.Comm, error)
+		comes func(c *comm.Comm) error // the call of rank 0, later
+		want  wire.RankCall
+	}{
+		"recv": {
+			waits: func(inter *comm.Comm) error { _, err := comm.Recv(inter, make([]int, 1), 0, 9); return err },
+			comes: func(inter *comm.Comm) error { return comm.Send(inter, []int{1}, 0, 9) },
+			want:  wire.RankCall{Name: "Recv", Wait: wire.WaitRecv, Tag: 9, Comm: "connection"},
+		},
+		"any": {
+			waits: func(inter *comm.Comm) error {
+				_, err := comm.Recv(inter, make([]int, 1), comm.AnySource, comm.AnyTag)
+				return err
+			},
+			comes: func(inter *comm.Comm) error { return comm.Send(inter, []int{1}, 0, 9) },
+			want:  wire.RankCall{Name: "Recv", Wait: wire.WaitRecv, Peer: -1, Tag: -1, Comm: "connection"},
+		},
+		"merged": {
+			waits: func(inter *comm.Comm) error {
+				m, err := inter.Merge(true)
+				return first(err, m.Barrier())
+			},
+			ready: func(inter *comm.Comm) (*comm.Comm, error) { return inter.Merge(false) },
+			comes: func(m *comm.Comm) error { return m.Barrier() },
+			want:  wire.RankCall{Name: "Barrier", Wait: wire.WaitCollective, Tag: -1, Comm: "comm 0.1 of a connection"},
+		},
+		"nonblocking": { // the program has not called Wait
+			waits: func(inter *comm.Comm) error {
+				r := comm.Iallreduce(inter, []int{1}, make([]int, 1), comm.Sum[int])
+				<-found
+				_, err := r.Wait()
+				return err
+			},
+			comes: func(inter *comm.Comm) error {
+				return comm.Allreduce(inter, []int{1}, make([]int, 1), comm.Sum[int])
+			},
+			want: wire.RankCall{Name: "Allreduce", Wait: wire.WaitCollective, Tag: -1, Comm: "connection"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan error, 1)
+			ranks(t, 2, func(c *comm.Comm) error {
+				self, err := c.Self()
+				if err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					p, err := self.Listen(0)
+					if err := first(err, comm.SendValue(c, p.Addr(), 1, 0)); err != nil {
+						return err
+					}
+					other, err := p.Accept(self)
+					if err == nil && test.ready != nil {
+						other, err = test.ready(other)
+					}
+					if err := first(err, <-asked); err != nil {
+						return err
+					}
+					return first(test.comes(other), p.Close())
+				}
+				addr, _, err := comm.RecvValue[string](c, 0, 0)
+				if err != nil {
+					return err
+				}
+				inter, err := self.Dial(0, addr)
+				if err != nil {
+					return err
+				}
+				// The goroutine ends when rank 1 waits. Rank 0 receives the result.
+				go func() {
+					err := connectionCall(c, test.want)
+					found <- struct{}{}
+					asked <- err
+				}()
+				return test.waits(inter)
+			})
+			if len(found) > 0 {
+				<-found
+			}
+		})
+	}
+}
+
+// connectionCall inspects a rank until it waits in the named call on a connection, and compares the
+// call with want.
+func connectionCall(c *comm.Comm, want wire.RankCall) error {
+	for {
+		s := <-mpi.Inspect((*mpi.Comm)(c))
+		for _, call := range s.Calls {
+			if !call.Still || !call.Connection || call.Name != want.Name || call.Comm != want.Comm {
+				continue
+			}
+			want.Still, want.Connection, want.World, want.Peer = true, true, -1, min(want.Peer, call.Peer)
+			want.Goroutine, want.Where, want.Event = call.Goroutine, call.Where, call.Event
+			if call != want || call.Event == "" {
+				return fmt.Errorf("it says %+v, want %+v", call, want)
+			}
+			return nil
 		}
 	}
 }
@@ -149,9 +256,9 @@ func TestInspectCollectiveUnderWay(t *testing.T) {
 			if err := <-asked; err != nil {
 				return err
 			}
-			return comm.Barrier(c)
+			return c.Barrier()
 		}
-		r := comm.Ibarrier(c)
+		r := c.Ibarrier()
 		go func() { // ends when rank 1 waits; rank 0 receives the result
 			for {
 				var follows, runs bool

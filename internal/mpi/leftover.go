@@ -246,6 +246,9 @@ func leftoverCall(l *engine.Leftover) *Error {
 	case engine.LeftOneSided:
 		e.Op = "one-sided operation"
 		return e
+	case engine.LeftProgram:
+		e.Op = opNewRequest.String()
+		return e
 	case engine.LeftSend:
 		e.Op = opIsend.String()
 	case engine.LeftSsend:
@@ -297,8 +300,12 @@ func (j *job) reportLeftovers() {
 	}
 	n, few := j.eng.Unreceived()
 	var messages []string
+	of, where := "world", ""
+	if j.home != j {
+		of, where = "connection", "on a connection, "
+	}
 	for _, m := range few {
-		messages = append(messages, fmt.Sprintf("from rank %d of the world, tag %d, %d bytes (%s)", m.Source, m.Tag, m.Bytes, commName("comm", m.Context/2)))
+		messages = append(messages, fmt.Sprintf("from rank %d of the %s, tag %d, %d bytes (%s)", m.Source, of, m.Tag, m.Bytes, commName("comm", m.Context/2)))
 	}
 	switch n {
 	case 0:
@@ -314,7 +321,7 @@ func (j *job) reportLeftovers() {
 	if !j.checks {
 		line += " (WEFT_CHECK=1 lists them)"
 	}
-	fmt.Fprintf(os.Stderr, "weft: rank %d: %s\n", j.world.Rank, line)
+	fmt.Fprintf(os.Stderr, "weft: rank %d: %s%s\n", j.home.world.Rank, where, line)
 }
 
 // list returns the part of a report that describes n requests or messages. few holds a text for

@@ -62,6 +62,7 @@ type link struct {
 	scratch [][]byte       // buffers that Scratch returns, in the order of its calls; kept for the next collective
 	used    int            // number of slices of scratch that this call uses
 	oneView [1]elem.Buffer // memory of sendViews or recvViews, for a collective with one view
+	between *coll.Between  // of an intercommunicator; nil: no call has used it yet
 
 	// Of the link of a persistent collective, which end does not release; see Persistent.
 	persistent              bool
@@ -181,6 +182,9 @@ func (l *link) abort(err error) error {
 	if errors.As(err, &differs) {
 		err = l.disagreement(differs.Rank)
 	}
+	if rank, ok := l.lastPeer(); ok {
+		err = l.s.waitedFor(rank, err)
+	}
 	named := l.c.fail(l.name, noRank, noRank, err)
 	if !errors.Is(err, ErrRevoked) && !errors.Is(err, ErrClosed) {
 		l.s.revoke(named)
@@ -256,7 +260,7 @@ func (l *link) clearWait() { l.lastWait.Store(0) }
 func (l *link) Rank() int { return l.s.rank }
 
 // Size implements coll.Link.
-func (l *link) Size() int { return len(l.s.group.ranks) }
+func (l *link) Size() int { return len(l.s.ranks) }
 
 // to returns the envelope of a message of this call to or from the rank peer.
 func (l *link) to(peer int) engine.Env {
@@ -381,7 +385,7 @@ func (l *link) wrongSent(source, have, want int) error {
 	if size == 1 || have%size != 0 || want%size != 0 {
 		unit, size = "bytes", 1
 	}
-	return fmt.Errorf("%w: rank %d sent %d %s, rank %d expects %d", ErrCount, source, have/size, unit, l.s.rank, want/size)
+	return fmt.Errorf("%w: %s sent %d %s, rank %d expects %d", ErrCount, l.s.rankName(source), have/size, unit, l.s.localRank, want/size)
 }
 
 func putUint64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v) }

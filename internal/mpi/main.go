@@ -2,10 +2,14 @@ package mpi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"syscall"
 
+	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/engine"
 )
 
@@ -13,7 +17,20 @@ import (
 // not a variable with this value, because package stack must find the frame of comm.Main: there it
 // stops its search for functions of the program.
 func Main(run func(c *Comm) error) {
-	c, err := Init(context.Background(), Setup{})
+	main(context.Background(), run)
+}
+
+// MainContext implements comm.MainContext, which documents the call. The same holds for its frame.
+func MainContext(ctx context.Context, run func(ctx context.Context, c *Comm) error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second signal ends the process
+	main(ctx, func(c *Comm) error { return run(ctx, c) })
+	stop()
+}
+
+// main does the work of Main with a context for Init and for the world.
+func main(ctx context.Context, run func(c *Comm) error) {
+	c, err := Init(ctx, Setup{})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%v\n", err)
 		os.Exit(1)
@@ -22,7 +39,8 @@ func Main(run func(c *Comm) error) {
 	if c.s.job.closed.Load() {
 		return
 	}
-	if err := c.Finalize(); err != nil {
+	// The program has ended in good order, perhaps because ctx has ended.
+	if err := c.WithContext(context.WithoutCancel(ctx)).Finalize(); err != nil {
 		c.die(1, fmt.Sprintf("finalize: %v", err), "")
 	}
 }
@@ -54,28 +72,46 @@ func guard(c *Comm, run func(c *Comm) error) {
 	switch {
 	case err == nil:
 	case c.s.job.world.Launcher == "gorun" && isConsequence(err):
-		c.abort(1, err.Error(), true)
+		c.abort(exitCode(err), err.Error(), true)
 	default:
-		c.die(1, err.Error(), "")
+		c.die(exitCode(err), err.Error(), "")
 	}
+}
+
+// exitCode returns the exit code of the job after the program has returned err: that of an error in
+// err that has one from 1 to 255, otherwise 1.
+func exitCode(err error) int {
+	var e interface{ ExitCode() int }
+	if errors.As(err, &e) {
+		if code := e.ExitCode(); code >= 1 && code <= 255 {
+			return code
+		}
+	}
+	return 1
 }
 
 // isConsequence reports whether err follows from the failure of another rank, or from a revocation.
 // If it does, a rank under gorun does not write err: it sends err to gorun with the abort, and
 // gorun writes err only if it knows no earlier failure. An error that wraps several errors is a
-// consequence if each of them is one. An [engine.ReasonError] or [engine.RevokedError] is one if
-// isFailure returns true for it.
+// consequence if each of them is one; ErrPort, which only says in what the failure resulted, does
+// not count. An [engine.ReasonError] or [engine.RevokedError] is one if isFailure returns true for
+// it, and a [bootstrap.GoneError] always is.
 func isConsequence(err error) bool {
 	switch err := err.(type) { //nolint:errorlint // it looks at each error of the tree itself
+	case *bootstrap.GoneError:
+		return true
 	case *engine.ReasonError, *engine.RevokedError:
 		return isFailure(err)
 	case interface{ Unwrap() []error }:
 		some := false
 		for _, e := range err.Unwrap() {
-			if e != nil && !isConsequence(e) {
+			if e == nil || e == ErrPort { //nolint:errorlint // it wraps nothing here
+				continue
+			}
+			if !isConsequence(e) {
 				return false
 			}
-			some = some || e != nil
+			some = true
 		}
 		return some
 	case interface{ Unwrap() error }:

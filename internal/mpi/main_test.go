@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,10 +39,12 @@ var programs = map[string]func(c *comm.Comm) error{
 				return fmt.Errorf("%s is %s", fd.Name(), to)
 			}
 		}
-		return comm.Barrier(c)
+		return c.Barrier()
 	},
 	"ended":  func(c *comm.Comm) error { return c.Finalize() },
 	"error":  func(*comm.Comm) error { return errors.New("no such grid") },
+	"code":   func(*comm.Comm) error { return fmt.Errorf("save: %w", exit(7)) },
+	"code0":  func(*comm.Comm) error { return exit(0) },
 	"panic":  func(*comm.Comm) error { panic("out of cheese") },
 	"goexit": func(*comm.Comm) error { runtime.Goexit(); return nil },
 	"abort":  func(c *comm.Comm) error { c.Abort(77); return nil },
@@ -132,12 +136,90 @@ var programs = map[string]func(c *comm.Comm) error{
 	},
 }
 
+// exit is an error with an exit code.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+func (e exit) ExitCode() int { return int(e) }
+
+// contextPrograms run by MainContext.
+var contextPrograms = map[string]func(ctx context.Context, c *comm.Comm) error{
+	// This program ends in good order after SIGTERM.
+	"signal": func(ctx context.Context, c *comm.Comm) error {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		_, err := comm.Recv(c, []int{1}, 0, 0)
+		if err := wantErr("Recv", err, context.Canceled, "Recv (world, rank 0, tag 0)"); err != nil {
+			return err
+		}
+		if ctx.Err() == nil || c.Context() != ctx {
+			return errors.New("the context of c has not ended")
+		}
+		return c.WithContext(context.WithoutCancel(ctx)).Barrier()
+	},
+	"signal error": func(_ context.Context, c *comm.Comm) error {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		_, err := comm.Recv(c, []int{1}, 0, 0)
+		return err
+	},
+	"two signals": func(ctx context.Context, _ *comm.Comm) error {
+		for {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+				return err
+			}
+		}
+	},
+}
+
+// TestMainContext: SIGTERM ends the context.
+func TestMainContext(t *testing.T) {
+	for name, want := range map[string]string{
+		"signal":       "",
+		"signal error": "rank 0: comm: Recv (world, rank 0, tag 0): context canceled\n",
+		"two signals":  "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			self, err := os.Executable()
+			require.NoError(t, err)
+			cmd := exec.CommandContext(t.Context(), self)
+			cmd.Env = append(os.Environ(), programVar+"="+name)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			err = cmd.Run()
+			require.Equal(t, want, stderr.String())
+			switch {
+			case name == "two signals":
+				end, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+				require.True(t, ok && end.Signaled() && end.Signal() == syscall.SIGTERM, err)
+			case want == "":
+				require.NoError(t, err)
+			default:
+				require.Equal(t, 1, cmd.ProcessState.ExitCode())
+			}
+		})
+	}
+}
+
+// beforeTests are called before the tests, but not in ranks that run one of programs. Files with
+// build tags add to it.
+var beforeTests []func()
+
 // TestMain runs one of programs, or the tests. If goroutines are left after the tests, it fails
 // them.
 func TestMain(m *testing.M) {
 	if p, ok := programs[os.Getenv(programVar)]; ok {
 		comm.Main(p)
 		os.Exit(0)
+	}
+	if p, ok := contextPrograms[os.Getenv(programVar)]; ok {
+		comm.MainContext(context.Background(), p)
+		os.Exit(0)
+	}
+	for _, f := range beforeTests {
+		f()
 	}
 	before := runtime.NumGoroutine()
 	code := m.Run()
@@ -152,7 +234,21 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// inheritNothing makes processes that this one starts not inherit its descriptors. libfabric opens
+// sockets without FD_CLOEXEC, and some are open as long as the process.
+func inheritNothing(t *testing.T) {
+	t.Helper()
+	dir, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, fd := range dir {
+		if n, err := strconv.Atoi(fd.Name()); err == nil && n > 2 {
+			syscall.CloseOnExec(n)
+		}
+	}
+}
+
 func TestPrograms(t *testing.T) {
+	inheritNothing(t)
 	for name, want := range map[string]struct {
 		code   int
 		stderr []string
@@ -160,6 +256,8 @@ func TestPrograms(t *testing.T) {
 		"good":   {0, nil},
 		"ended":  {0, nil},
 		"error":  {1, []string{"rank 0: no such grid"}},
+		"code":   {7, []string{"rank 0: save: exit 7"}},
+		"code0":  {1, []string{"rank 0: exit 0"}},
 		"panic":  {2, []string{"rank 0: panic: out of cheese", "main_test.go"}},
 		"goexit": {1, []string{"rank 0: the program ended its main goroutine"}},
 		"abort":  {77, nil},
@@ -225,6 +323,11 @@ func TestPrograms(t *testing.T) {
 // or from Revoke, and false if such an error is joined with one of another cause.
 func TestConsequence(t *testing.T) {
 	disk := errors.New("the disk is full")
+	left := fmt.Errorf("%w: %w", comm.ErrPort, bootstrap.Gone("rank 1 has gone"))
+	require.True(t, mpi.IsConsequence(left))
+	require.False(t, mpi.IsConsequence(errors.Join(left, disk)))
+	require.False(t, mpi.IsConsequence(fmt.Errorf("%w: %w", comm.ErrPort, disk)))
+	require.False(t, mpi.IsConsequence(comm.ErrPort))
 	ranks(t, 3, func(world *comm.Comm) error {
 		c, err := world.Dup()
 		if err != nil {
@@ -242,7 +345,7 @@ func TestConsequence(t *testing.T) {
 		calls := map[string]func() error{
 			"Recv":    func() error { _, err := comm.Recv(c, make([]int, 1), 1, 0); return err },
 			"Send":    func() error { return comm.Send(c, make([]int, 1<<18), 1, 0) },
-			"Barrier": func() error { return comm.Barrier(c) },
+			"Barrier": func() error { return c.Barrier() },
 			"Revoke":  func() error { return first(c.Revoke(), comm.Send(c, make([]int, 1), 2, 0)) },
 		}
 		for _, name := range []string{"Recv", "Send", "Barrier", "Revoke"} {

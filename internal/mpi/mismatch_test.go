@@ -12,7 +12,7 @@ import (
 // TestMismatchNamesBoth checks that two ranks that call different collectives both get an error
 // that names both calls.
 func TestMismatchNamesBoth(t *testing.T) {
-	barrier := comm.Barrier
+	barrier := (*comm.Comm).Barrier
 	for name, x := range map[string]struct {
 		calls [2]func(c *comm.Comm) error // by rank
 		texts [2]string
@@ -55,7 +55,7 @@ func TestMismatchNamesBoth(t *testing.T) {
 		},
 		"nonblocking": {
 			[2]func(*comm.Comm) error{
-				func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) },
+				func(c *comm.Comm) error { return wait(c.Ibarrier()) },
 				func(c *comm.Comm) error { return wait(comm.Iallreduce(c, []int{1}, []int{0}, comm.Sum)) },
 			},
 			[2]string{"Barrier", "Allreduce of 1 × int64 by Sum"},
@@ -75,12 +75,12 @@ func TestMismatchNamesBoth(t *testing.T) {
 						}
 					}
 					if err := x.calls[c.Rank()](c); err != nil {
-						return first(says(err, x.texts), c.Free(), comm.Barrier(world))
+						return first(says(err, x.texts), c.Free(), world.Barrier())
 					}
 					// The collective of this rank waited for no other rank. The next call returns
 					// the error.
 					_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
-					return first(says(err, x.texts), c.Free(), comm.Barrier(world))
+					return first(says(err, x.texts), c.Free(), world.Barrier())
 				}, commtest.WithParam("coll.shared_memory", memory))
 			})
 		}
@@ -109,7 +109,7 @@ func TestMismatchBehind(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		// The root of a Bcast waits for no other rank, so it may be several calls ahead.
@@ -123,7 +123,7 @@ func TestMismatchBehind(t *testing.T) {
 		if err == nil {
 			_, err = comm.Recv(c, []int{1}, comm.AnySource, 0)
 		}
-		return first(says(err, [2]string{"Bcast of 1 × int64 from root 0", "Bcast of 1 × int16 from root 0"}), c.Free(), comm.Barrier(world))
+		return first(says(err, [2]string{"Bcast of 1 × int64 from root 0", "Bcast of 1 × int16 from root 0"}), c.Free(), world.Barrier())
 	})
 }
 
@@ -147,7 +147,7 @@ func TestCountsThatDoNotFit(t *testing.T) {
 			if !strings.Contains(text(err), "rank 1 sent 4 elements, rank 0 expects 5") {
 				return fmt.Errorf("got: %s", text(err))
 			}
-			return first(c.Free(), comm.Barrier(world))
+			return first(c.Free(), world.Barrier())
 		}, commtest.WithParam("coll.shared_memory", memory))
 	}
 }
@@ -260,8 +260,7 @@ func itself[S, R any](c *comm.Comm) error {
 }
 
 func valueAsBytes(c *comm.Comm) error {
-	var s string
-	if _, err := comm.RecvValue(c, &s, 0, 0); err != nil || s != "a" {
+	if s, _, err := comm.RecvValue[string](c, 0, 0); err != nil || s != "a" {
 		return fmt.Errorf("%q %w", s, err)
 	}
 	return nil
@@ -276,7 +275,7 @@ func TestCollectivesAtOnce(t *testing.T) {
 		},
 		"beside a Barrier": func(c *comm.Comm, v int) error {
 			if v == 1 {
-				return comm.Barrier(c)
+				return c.Barrier()
 			}
 			return wait(comm.Iallreduce(c, []int{v}, make([]int, 1), comm.Sum))
 		},
@@ -304,7 +303,7 @@ func TestCollectivesAtOnce(t *testing.T) {
 						return fmt.Errorf("got: %w", err)
 					}
 				}
-				return first(c.Free(), comm.Barrier(world))
+				return first(c.Free(), world.Barrier())
 			})
 		})
 	}
@@ -327,16 +326,16 @@ func TestErrConcurrent(t *testing.T) {
 			reduced := make(chan error, 1)
 			go func() { reduced <- comm.Reduce(c, []int{1}, []int{1}, op, 0) }()
 			<-inside
-			err := comm.Barrier(c)
+			err := c.Barrier()
 			close(goOn)
 			return first(wantErr("Barrier", err, comm.ErrConcurrent, ""), <-reduced,
-				wantErr("the next", comm.Barrier(c), comm.ErrRevoked, "another goroutine is in a collective"), c.Free(), comm.Barrier(world))
+				wantErr("the next", c.Barrier(), comm.ErrRevoked, "another goroutine is in a collective"), c.Free(), world.Barrier())
 		}
 		if err := comm.Reduce(c, []int{1}, nil, op, 0); err != nil && !isErr(err, comm.ErrRevoked) {
 			return err
 		}
 		_, err = comm.Recv(c, []int{1}, 0, 0)
-		return first(wantErr("Recv", err, comm.ErrRevoked, "another goroutine is in a collective"), c.Free(), comm.Barrier(world))
+		return first(wantErr("Recv", err, comm.ErrRevoked, "another goroutine is in a collective"), c.Free(), world.Barrier())
 	})
 }
 
@@ -356,7 +355,7 @@ func TestGatherNamesBothLengths(t *testing.T) {
 			if err := call(c); !strings.Contains(text(err), want) {
 				return fmt.Errorf("%s: %s", name, text(err))
 			}
-			if err := first(c.Free(), comm.Barrier(world)); err != nil {
+			if err := first(c.Free(), world.Barrier()); err != nil {
 				return err
 			}
 		}

@@ -82,4 +82,42 @@ func (o *Op) on(t *elem.Type) (coll.Op, int, error) {
 	return coll.Op{Size: k.Size, Commutes: true, Reduce2: k.Reduce2, Reduce3: k.Reduce3}, int(o.kind) + 1, nil
 }
 
+// ReduceLocal implements comm.ReduceLocal, which documents the call.
+func ReduceLocal(in, inout elem.Buffer, op *Op) error {
+	err := reduceLocal(in, inout, op)
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: "ReduceLocal", Peer: noRank, Tag: noRank, Err: err}
+}
+
+func reduceLocal(in, inout elem.Buffer, op *Op) (err error) {
+	if err := in.Type.Err; err != nil {
+		return err
+	}
+	o, _, err := op.on(in.Type)
+	if err != nil {
+		return err
+	}
+	a, b := in.Bytes(), inout.Bytes()
+	switch {
+	case in.Count != inout.Count:
+		return fmt.Errorf("%w: in has %d elements, and inout has %d", ErrCount, in.Count, inout.Count)
+	case elem.Overlap(a, b):
+		return ErrBuffer
+	case len(a) == 0:
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = opError(p)
+		}
+	}()
+	o.Reduce2(b, a)
+	return nil
+}
+
+// Commutes implements comm.Op.Commutes, which documents the call.
+func (o *Op) Commutes() bool { return o != nil && o.commutes }
+
 var errNoOp = fmt.Errorf("%w: it is nil or zero, or its function is nil", ErrOp)

@@ -146,3 +146,41 @@ func TestOpByName(t *testing.T) {
 			wantErr("bor", bitwise, comm.ErrOp, "Bor over float32"), wantErr("max", ordered, comm.ErrOp, "Max over"))
 	})
 }
+
+// TestReduceLocal compares ReduceLocal with the operation, and passes wrong arguments.
+func TestReduceLocal(t *testing.T) {
+	minus := comm.OpFunc(false, func(inout, in []float32) {
+		for i := range inout {
+			inout[i] = in[i] - inout[i]
+		}
+	})
+	for n := range 70 {
+		in, inout, other := make([]float32, n), make([]float32, n), make([]float32, n)
+		for i := range in {
+			in[i], inout[i], other[i] = float32(i), float32(3*i+1), float32(3*i+1)
+		}
+		require.NoError(t, comm.ReduceLocal(in, inout, comm.Sum))
+		require.NoError(t, comm.ReduceLocal(in, other, minus))
+		for i := range in {
+			require.Equal(t, float32(4*i+1), inout[i])
+			require.Equal(t, float32(-2*i-1), other[i])
+		}
+	}
+	xs := []float32{1, 2, 3}
+	for name, x := range map[string]struct{ got, want error }{
+		"lengths": {comm.ReduceLocal(xs, xs[:2], comm.Sum), comm.ErrCount},
+		"overlap": {comm.ReduceLocal(xs[:2], xs[1:], comm.Sum), comm.ErrBuffer},
+		"same":    {comm.ReduceLocal(xs, xs, comm.Sum), comm.ErrBuffer},
+		"type":    {comm.ReduceLocal([]*int{nil}, []*int{nil}, comm.Replace), comm.ErrType},
+		"op":      {comm.ReduceLocal(xs, []float32{1, 2, 3}, comm.Replace), comm.ErrOp},
+		"nil":     {comm.ReduceLocal(xs, []float32{1, 2, 3}, nil), comm.ErrOp},
+		"panic":   {comm.ReduceLocal(xs, []float32{1, 2, 3}, comm.OpFunc(true, func(_, _ []float32) { panic("no sum") })), comm.ErrOp},
+	} {
+		require.ErrorIs(t, x.got, x.want, name)
+		require.ErrorContains(t, x.got, "ReduceLocal", name)
+	}
+	require.NoError(t, comm.ReduceLocal([]struct{}{{}}, []struct{}{{}}, comm.OpOf(func(a, _ struct{}) struct{} { return a })))
+	require.True(t, comm.Sum[int]().Commutes())
+	require.False(t, minus().Commutes())
+	require.False(t, comm.Op[int]{}.Commutes())
+}

@@ -72,7 +72,7 @@ func (c *Comm) checkSend(t *elem.Type, dest, tag int) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if uint(dest) >= uint(len(s.group.ranks)) && dest != ProcNull {
+	if uint(dest) >= uint(len(s.peerRanks)) && dest != ProcNull {
 		return nil, s.badRank()
 	}
 	if uint(tag) > MaxTag {
@@ -91,17 +91,22 @@ func (c *Comm) checkRecv(t *elem.Type, source, tag int) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if uint(source) >= uint(len(s.group.ranks)) && source != AnySource && source != ProcNull {
+	if uint(source) >= uint(len(s.peerRanks)) && source != AnySource && source != ProcNull {
 		return nil, s.badRank()
 	}
 	if uint(tag) > MaxTag && tag != AnyTag {
 		return nil, badTag()
 	}
+	if s.hints&(NoAnySource|NoAnyTag) != 0 {
+		if err := s.checkWildcards(source, tag); err != nil {
+			return nil, err
+		}
+	}
 	return s, nil
 }
 
 func (s *state) badRank() error {
-	return fmt.Errorf("%w: the communicator has %d", ErrRank, len(s.group.ranks))
+	return fmt.Errorf("%w: the communicator has %d", ErrRank, len(s.peerRanks))
 }
 
 func badTag() error { return fmt.Errorf("%w: not in 0 … %d", ErrTag, MaxTag) }

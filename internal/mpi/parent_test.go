@@ -24,7 +24,7 @@ func TestWindowThatNotAllRanksGoOnWith(t *testing.T) {
 			_, err = comm.NewWin[int](c, 4)
 			err = wantErr("NewWin", err, comm.ErrRevoked, "rank 1 of the world called Revoke")
 		}
-		return first(err, c.Free(), comm.Barrier(world))
+		return first(err, c.Free(), world.Barrier())
 	})
 }
 
@@ -37,14 +37,14 @@ func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 			ranks(t, 3, func(c *comm.Comm) error {
 				switch c.Rank() {
 				case 0:
-					if err := comm.Barrier(c); err != nil {
+					if err := c.Barrier(); err != nil {
 						return err
 					}
 					<-dies
 					commtest.Kill(c)
 					return nil
 				case 1:
-					if err := comm.Barrier(c); err != nil {
+					if err := c.Barrier(); err != nil {
 						return err
 					}
 					if !late {
@@ -54,7 +54,7 @@ func TestFinalizeDoesNotWaitAfterDeath(t *testing.T) {
 					commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 					return nil
 				default:
-					if err := comm.Barrier(c); err != nil {
+					if err := c.Barrier(); err != nil {
 						return err
 					}
 					if late {

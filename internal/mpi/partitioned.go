@@ -12,6 +12,7 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/mpi/arena"
+	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 )
 
 // Partitioned communication (MPI 4.1 §4)
@@ -86,6 +87,8 @@ type partitioned struct {
 	active    atomic.Bool
 	reqs      []engine.Request // by partition of the sender
 	ended     []bool           // by partition of the sender: wait has returned its result; only wait uses it
+	// Of a send: the checker's records that the partitions are in use; nil without a checker.
+	uses []*bufcheck.Operation
 }
 
 // init checks the arguments of the call with this name, and stores the arguments in p.
@@ -157,12 +160,22 @@ func (p *partitioned) wait(want int) error {
 			if err == nil && want >= 0 && st.Bytes != want {
 				err = fmt.Errorf("%w: partition %d has %d bytes, not %d", ErrCount, i, st.Bytes, want)
 			}
+			if done && p.uses != nil {
+				err = p.uses[i].End(err)
+			}
 			if first == nil {
 				first = err
 			}
 			p.ended[i] = done
 			left = left || !done
 		})
+	for i, use := range p.uses {
+		if p.reqs[i] == (engine.Request{}) { // the send had ended when Ready returned, so WaitEach skips it
+			if err := use.End(nil); first == nil {
+				first = err
+			}
+		}
+	}
 	if !left {
 		clear(p.ended)
 		p.active.Store(false)
@@ -207,6 +220,9 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 		return nil, p.fail("PsendInit", fmt.Errorf("%w: the communicator has had %d partitions, and may have %d", ErrArg, end, MaxTag))
 	}
 	p.base = int(end) - parts
+	if dest != ProcNull && p.s.check != nil {
+		p.uses = make([]*bufcheck.Operation, parts)
+	}
 	if dest != ProcNull {
 		offer := make([]byte, 0, offerBytes)
 		for _, v := range []int{parts, p.bytes, p.base} {
@@ -235,7 +251,7 @@ func (p *PartSend) Start() error {
 
 // Ready implements comm.PartSend.Ready, which documents the call.
 //
-// Hot path: no allocation.
+// Hot path: no allocation without check and -race.
 func (p *PartSend) Ready(i int) error {
 	if p == nil {
 		return nilOperation("Ready")
@@ -248,7 +264,17 @@ func (p *PartSend) Ready(i int) error {
 	}
 	if p.peer != ProcNull {
 		part := p.mem[i*p.bytes : (i+1)*p.bytes]
+		if p.uses != nil {
+			var err error
+			if p.uses[i], err = p.s.check.Start("Ready", [][]byte{part}, nil); err != nil {
+				p.ready[i].Store(false)
+				return p.fail("Ready", err)
+			}
+		}
 		p.reqs[i] = p.s.coll.Isend(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+		if p.uses != nil {
+			p.uses[i].Began(p.s, p.reqs[i])
+		}
 	}
 	if p.left.Add(-1) == 0 {
 		p.all <- struct{}{}

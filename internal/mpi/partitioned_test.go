@@ -127,7 +127,7 @@ func TestPartitions(t *testing.T) {
 				clear(in)
 				// Without the barrier, data of the next round could arrive in the buffer before
 				// this rank has cleared it.
-				if err := comm.Barrier(c); err != nil {
+				if err := c.Barrier(); err != nil {
 					return err
 				}
 			}
@@ -254,7 +254,7 @@ func TestPartitionErrors(t *testing.T) {
 		require.NoError(t, errors.Join(err, q.Free()))
 		in := make([]int, 1)
 		q, err = comm.PrecvInit(c, in, 1, peer, 7)
-		require.NoError(t, errors.Join(err, q.Start(), comm.Barrier(c)))
+		require.NoError(t, errors.Join(err, q.Start(), c.Barrier()))
 		p, err = comm.PsendInit(c, []int{5}, 1, peer, 7)
 		require.NoError(t, errors.Join(err, p.Free()))
 		p, err = comm.PsendInit(c, []int{6}, 1, peer, 7)
@@ -275,7 +275,7 @@ func TestPartitionErrors(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, late.Start())
 		require.ErrorIs(t, late.Wait(), context.DeadlineExceeded)
-		return comm.Barrier(c) // if a rank ended early, the others could get another error
+		return c.Barrier() // if a rank ended early, the others could get another error
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/mpi/arena"
 	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
@@ -177,13 +178,16 @@ func (l *link) again() error {
 		l.env.Tag = int(l.s.seq.Add(1) & seqMask)
 		l.unrecorded = true
 	}
-	if l.hood != nil {
-		return nil
+	if !l.inter {
+		if err := l.regainSlot(); err != nil {
+			return err
+		}
+		if l.hood != nil {
+			l.requestNeighborArena()
+		} else {
+			l.requestArena(l.count)
+		}
 	}
-	if err := l.regainSlot(); err != nil {
-		return err
-	}
-	l.requestArena(l.count)
 	l.pack()
 	return nil
 }
@@ -192,17 +196,31 @@ func (l *link) again() error {
 // Otherwise it starts nothing and returns false.
 func (l *link) publish() (bool, error) {
 	s := l.s
-	if !l.shared || !l.hasSlot || l.opID == calls.OpOfProgram || s.stateVersion != s.job.eng.StateVersion() {
+	if !l.mayPublish() || !l.hasSlot || l.opID == calls.OpOfProgram || s.stateVersion != s.job.eng.StateVersion() {
 		return false, nil
 	}
 	a := s.arena.Load()
 	l.arena = a
+	if l.hood != nil && l.short.Neighbors == nil {
+		c := l.neighborCall()
+		l.short.Neighbors = &c
+	}
 	l.acquire()
 	published, err := a.Host.Publish(l, &l.short)
 	if published && err == nil {
 		l.yieldSlot()
 	}
 	return published, err
+}
+
+// mayPublish reports whether the call runs in the arena, which exists. A neighbour collective may
+// also need messages.
+func (l *link) mayPublish() bool {
+	if l.hood == nil {
+		return l.shared
+	}
+	a := l.s.arena.Load()
+	return l.wantsArena && a != nil && a != arena.None
 }
 
 // rewind ends a round of a persistent collective. It keeps the memory that the plan uses.
@@ -368,9 +386,7 @@ func (s *state) abandon() {
 	if !s.closed.CompareAndSwap(false, true) {
 		return
 	}
-	s.job.stall.remove(s)
-	s.p2p.Close()
-	s.coll.Close()
+	s.shut()
 }
 
 // StartAll implements comm.StartAll, which documents the call.

@@ -5,7 +5,7 @@ import (
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
-// BarrierInit implements comm.BarrierInit, which documents the call.
+// BarrierInit implements comm.Comm.BarrierInit, which documents the call.
 func (c *Comm) BarrierInit() (*Persistent, error) {
 	return c.persist("BarrierInit", func(c *Comm) (*link, error) { return barrier(c, "BarrierInit", coll.KindBarrier) })
 }
@@ -61,6 +61,21 @@ func (c *Comm) AlltoallvInit(send elem.Buffer, sendcounts, senddispls []int, rec
 	return c.persist("AlltoallvInit", func(c *Comm) (*link, error) {
 		return c.alltoallv("AlltoallvInit", send, sendcounts, senddispls, recv, recvcounts, recvdispls)
 	})
+}
+
+// GatherViewInit implements comm.GatherViewInit, which documents the call.
+func (c *Comm) GatherViewInit(send elem.Buffer, recv []elem.Buffer, root int) (*Persistent, error) {
+	return c.persist("GatherViewInit", func(c *Comm) (*link, error) { return c.gatherView("GatherViewInit", send, recv, root) })
+}
+
+// ScatterViewInit implements comm.ScatterViewInit, which documents the call.
+func (c *Comm) ScatterViewInit(send []elem.Buffer, recv elem.Buffer, root int) (*Persistent, error) {
+	return c.persist("ScatterViewInit", func(c *Comm) (*link, error) { return c.scatterView("ScatterViewInit", send, recv, root) })
+}
+
+// AllgatherViewInit implements comm.AllgatherViewInit, which documents the call.
+func (c *Comm) AllgatherViewInit(send elem.Buffer, recv []elem.Buffer) (*Persistent, error) {
+	return c.persist("AllgatherViewInit", func(c *Comm) (*link, error) { return c.allgatherView("AllgatherViewInit", send, recv) })
 }
 
 // AlltoallViewInit implements comm.AlltoallViewInit, which documents the call.

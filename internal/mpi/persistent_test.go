@@ -108,8 +108,8 @@ func TestPersistentMessages(t *testing.T) {
 // with other slices.
 var persistentCalls = map[string]func(c *comm.Comm, n int) (p *comm.Persistent, send, recv []int64, blocking func(send, recv []int64) error, err error){
 	"Barrier": func(c *comm.Comm, _ int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
-		p, err := comm.BarrierInit(c)
-		return p, nil, nil, func(_, _ []int64) error { return comm.Barrier(c) }, err
+		p, err := c.BarrierInit()
+		return p, nil, nil, func(_, _ []int64) error { return c.Barrier() }, err
 	},
 	"Bcast": func(c *comm.Comm, n int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
 		root, buf := c.Size()-1, make([]int64, n)
@@ -180,6 +180,49 @@ var persistentCalls = map[string]func(c *comm.Comm, n int) (p *comm.Persistent, 
 		p, err := comm.AlltoallvInit(c, send, counts, nil, recv, counts, nil)
 		return p, send, recv, func(s, r []int64) error { return comm.Alltoall(c, s, r) }, err
 	},
+	"GatherView": func(c *comm.Comm, n int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
+		send, recv := make([]int64, 2*n), make([]int64, n*c.Size())
+		in := viewsOf(recv, c.Size(), n)
+		p, err := comm.GatherViewInit(c, comm.Of(send, comm.Vector(n, 1, 2)), in, 0)
+		clear(in) // the operation has a copy of the slice
+		return p, send, recv, func(s, r []int64) error {
+			flat := make([]int64, len(r))
+			if err := comm.Gather(c, everySecond(s), flat, 0); err != nil || c.Rank() > 0 {
+				return err
+			}
+			spread(r, flat, n, c.Size())
+			return nil
+		}, err
+	},
+	"ScatterView": func(c *comm.Comm, n int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
+		send, recv := make([]int64, n*c.Size()), make([]int64, 2*n)
+		var out []comm.View[int64]
+		for r := range c.Size() {
+			out = append(out, comm.Of(send, comm.Contiguous(n).Shift(r*n)))
+		}
+		p, err := comm.ScatterViewInit(c, out, comm.Of(recv, comm.Vector(n, 1, 2)), 0)
+		clear(out)
+		return p, send, recv, func(s, r []int64) error {
+			flat := make([]int64, n)
+			err := comm.Scatter(c, s, flat, 0)
+			for i, x := range flat {
+				r[2*i] = x
+			}
+			return err
+		}, err
+	},
+	"AllgatherView": func(c *comm.Comm, n int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
+		send, recv := make([]int64, 2*n), make([]int64, n*c.Size())
+		in := viewsOf(recv, c.Size(), n)
+		p, err := comm.AllgatherViewInit(c, comm.Of(send, comm.Vector(n, 1, 2)), in)
+		clear(in)
+		return p, send, recv, func(s, r []int64) error {
+			flat := make([]int64, len(r))
+			err := comm.Allgather(c, everySecond(s), flat)
+			spread(r, flat, n, c.Size())
+			return err
+		}, err
+	},
 	"AlltoallView": func(c *comm.Comm, n int) (*comm.Persistent, []int64, []int64, func(_, _ []int64) error, error) {
 		send, recv := make([]int64, n*c.Size()), make([]int64, n*c.Size())
 		var out, in []comm.View[int64]
@@ -236,6 +279,29 @@ var persistentCalls = map[string]func(c *comm.Comm, n int) (p *comm.Persistent, 
 		p, err := comm.ExscanInit(c, send, recv, comm.Sum[int64])
 		return p, send, recv, func(s, r []int64) error { return comm.Exscan(c, s, r, comm.Sum[int64]) }, err
 	},
+}
+
+// viewsOf returns a view for each rank: every size-th element of mem, from element r on.
+func viewsOf(mem []int64, size, n int) (views []comm.View[int64]) {
+	for r := range size {
+		views = append(views, comm.Of(mem, comm.Vector(n, 1, size).Shift(r)))
+	}
+	return views
+}
+
+// spread sets mem, whose views viewsOf returns, to the elements of flat, rank by rank.
+func spread(mem, flat []int64, n, size int) {
+	for i := range flat {
+		mem[i%n*size+i/n] = flat[i]
+	}
+}
+
+// everySecond returns the elements with even indices.
+func everySecond(mem []int64) (list []int64) {
+	for i := 0; i < len(mem); i += 2 {
+		list = append(list, mem[i])
+	}
+	return list
 }
 
 // TestPersistentCollectives starts each persistent collective several times, and compares the
@@ -304,7 +370,7 @@ func TestPersistentOrder(t *testing.T) {
 					return err
 				}
 			}
-			if err := comm.Barrier(c); err != nil {
+			if err := c.Barrier(); err != nil {
 				return err
 			}
 			for i := range ps {
@@ -407,7 +473,7 @@ func TestPersistentErrors(t *testing.T) {
 		_, err = p.Wait()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, p.Start(), comm.ErrArg)
-		require.NoError(t, comm.Barrier(c))
+		require.NoError(t, c.Barrier())
 		require.NoError(t, comm.Send(c, []int{1}, 1-c.Rank(), 0))
 		_, err = p.Request().WaitContext(context.Background())
 		require.NoError(t, err)
@@ -423,7 +489,7 @@ func TestPersistentArguments(t *testing.T) {
 		"count": func(c *comm.Comm) (*comm.Persistent, error) { return comm.BcastInit(c, make([]int, 1+c.Rank()), 0) },
 		"kind": func(c *comm.Comm) (*comm.Persistent, error) {
 			if c.Rank() == 1 {
-				return comm.BarrierInit(c)
+				return c.BarrierInit()
 			}
 			return comm.BcastInit(c, []int{1}, 1)
 		},

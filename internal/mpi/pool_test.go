@@ -47,9 +47,9 @@ func TestReusedArena(t *testing.T) {
 					buf, sum := count(length, d.Rank()*1000+round*7+call), make([]int, length)
 					switch rng.IntN(3) {
 					case 0:
-						err = comm.Barrier(d)
+						err = d.Barrier()
 					case 1:
-						err = first(comm.Bcast(d, buf, late), same("bcast", buf, count(length, late*1000+round*7+call)), comm.Barrier(d))
+						err = first(comm.Bcast(d, buf, late), same("bcast", buf, count(length, late*1000+round*7+call)), d.Barrier())
 					case 2:
 						want := make([]int, length)
 						for i := range want {
@@ -94,7 +94,7 @@ func TestArenaThatARankHasNot(t *testing.T) {
 				mpi.LoseArenas((*mpi.Comm)(world))
 			}
 		}
-		return comm.Barrier(world)
+		return world.Barrier()
 	}, h.providers())
 	require.LessOrEqual(t, h.live.Load(), int64(2*3))
 }
@@ -199,14 +199,14 @@ func TestRevokedArenaIsNotReused(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := comm.Barrier(d); err != nil {
+			if err := d.Barrier(); err != nil {
 				return err
 			}
 			if d.Rank() == round%3 {
 				if err := d.Revoke(); err != nil {
 					return err
 				}
-			} else if err := comm.Barrier(d); !isErr(err, comm.ErrRevoked) {
+			} else if err := d.Barrier(); !isErr(err, comm.ErrRevoked) {
 				return fmt.Errorf("Barrier: %w", err)
 			}
 			s, err := d.Shrink()
@@ -251,7 +251,7 @@ func BenchmarkDupFree(b *testing.B) {
 					if err != nil {
 						return err
 					}
-					if err := first(comm.Barrier(d), d.Free()); err != nil {
+					if err := first(d.Barrier(), d.Free()); err != nil {
 						return err
 					}
 				}

@@ -1,7 +1,9 @@
 package mpi
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -59,6 +61,34 @@ func (c *Comm) Mprobe(source, tag int) (*Message, Status, error) {
 		return nil, Status{}, err
 	}
 	return &m, m.st, nil
+}
+
+// Messages implements comm.Comm.Messages, which documents the call.
+func (c *Comm) Messages(ctx context.Context, tag int) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		bounded := c.WithContext(ctx)
+		for {
+			m, err := bounded.mprobe("Messages", AnySource, tag)
+			if err != nil {
+				if ctx.Err() == nil || !isContext(err) {
+					yield(nil, err)
+				}
+				return
+			}
+			m.c = c // the end of ctx ends the loop, and not the receive of a message
+			if !yield(&m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Status implements comm.Message.Status, which documents the call.
+func (m *Message) Status() (st Status, ok bool) {
+	if m == nil || m.c == nil {
+		return Status{}, false
+	}
+	return m.st, true
 }
 
 func (c *Comm) mprobe(op string, source, tag int) (Message, error) {
@@ -181,14 +211,22 @@ func (c *Comm) probeSized(op string, m *Message, t *elem.Type, source, tag int) 
 		return 0, err
 	}
 	n, err = elem.Count(m.st.Bytes, t.Size)
-	if err == nil && m.st.Bytes > memory() {
-		err = fmt.Errorf("%w: a message of %d bytes needs more memory than this host has", ErrCount, m.st.Bytes)
+	if err == nil {
+		err = tooLarge(m.st.Bytes)
 	}
 	if err != nil {
 		_, _ = m.m.Recv(c.ctx, nil) // a receive without a buffer, so that the sender does not wait forever
 		return 0, c.fail(op, source, tag, err)
 	}
 	return n, nil
+}
+
+// tooLarge returns ErrCount if a message of n bytes needs more memory than this host has.
+func tooLarge(n int) error {
+	if n > memory() {
+		return fmt.Errorf("%w: a message of %d bytes needs more memory than this host has", ErrCount, n)
+	}
+	return nil
 }
 
 // memory returns the size of this host's memory in bytes, or the largest int if it is not known.

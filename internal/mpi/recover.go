@@ -18,7 +18,7 @@ func (c *Comm) Epoch() int {
 	if c == nil || c.s == nil {
 		return 0
 	}
-	return c.s.job.world.Epoch
+	return c.s.job.home.world.Epoch
 }
 
 // FailedRanks implements comm.Comm.FailedRanks, which documents the call.
@@ -28,13 +28,30 @@ func (c *Comm) FailedRanks() []int {
 		return nil
 	}
 	var ranks []int
-	for r, gone := range s.job.eng.Absent(s.group.ranks) {
+	for r, gone := range s.job.eng.Absent(s.peerRanks) {
 		if gone {
 			ranks = append(ranks, r)
 		}
 	}
 	return ranks
 }
+
+// FailedRanks implements comm.Win.FailedRanks, which documents the call.
+func (x *Win) FailedRanks() []int {
+	if x.live() != nil {
+		return nil
+	}
+	return x.c.FailedRanks()
+}
+
+// IsRevoked implements comm.Comm.IsRevoked, which documents the call.
+func (c *Comm) IsRevoked() bool {
+	s, err := c.live()
+	return err == nil && s.p2p.Err() != nil
+}
+
+// IsRevoked implements comm.Win.IsRevoked, which documents the call.
+func (x *Win) IsRevoked() bool { return x.live() == nil && x.c.IsRevoked() }
 
 // AckFailed implements comm.Comm.AckFailed, which documents the call.
 func (c *Comm) AckFailed() []int {
@@ -43,6 +60,9 @@ func (c *Comm) AckFailed() []int {
 		return nil
 	}
 	s.p2p.Acknowledge()
+	if s.inter != nil {
+		s.coll.Acknowledge() // for Agree, which also needs the processes of the own group
+	}
 	return s.p2p.Acknowledged()
 }
 
@@ -52,9 +72,37 @@ func (c *Comm) Agree(flag int) (int, error) {
 	if err != nil {
 		return 0, c.fail("Agree", noRank, noRank, err)
 	}
-	v, err := s.job.agreements.Do(c.ctx, s.agreements, agree.Agree, uint64(flag))
+	return c.agree("Agree", s.job.agreements.Begin(s.agreements, agree.Agree, uint64(flag)))
+}
+
+// Iagree implements comm.Comm.Iagree, which documents the call.
+func (c *Comm) Iagree(flag *int) Request {
+	s, err := c.live()
+	if err == nil && flag == nil {
+		err = fmt.Errorf("%w: the flag is nil", ErrArg)
+	}
 	if err != nil {
-		return 0, c.fail("Agree", noRank, noRank, err)
+		return c.refused("Iagree", noRank, noRank, err)
+	}
+	started := s.job.agreements.Begin(s.agreements, agree.Agree, uint64(*flag))
+	return c.inBackground(func() error {
+		v, err := c.agree("Iagree", started)
+		*flag = v
+		return err
+	})
+}
+
+// inBackground runs f, the rest of a nonblocking call, on another goroutine, and returns the request.
+func (c *Comm) inBackground(f func() error) Request {
+	return c.startedRequest(c.s.job.eng.Go(f), opCollective, noRank, noRank, 0)
+}
+
+// agree finishes an agreement for the call op.
+func (c *Comm) agree(op string, started *agree.Started) (int, error) {
+	s := c.s
+	v, err := started.Finish(c.ctx)
+	if err != nil {
+		return 0, c.fail(op, noRank, noRank, s.agreed(err))
 	}
 	err = s.unacknowledged(v)
 	if final := s.finalized(v); final != nil && err != nil {
@@ -62,7 +110,7 @@ func (c *Comm) Agree(flag int) (int, error) {
 	} else if final != nil {
 		err = final
 	}
-	return int(v.Flag), c.fail("Agree", noRank, noRank, err)
+	return int(v.Flag), c.fail(op, noRank, noRank, err)
 }
 
 // finalized returns ErrFinalized if the decision names a rank that was in Finalize, and nil
@@ -71,25 +119,28 @@ func (s *state) finalized(d *agree.Decision) error {
 	if d.Finalized < 0 {
 		return nil
 	}
-	return engine.FinalizedError(s.group.ranks[d.Finalized])
+	return engine.FinalizedError(s.ranks[d.Finalized])
 }
 
 // unacknowledged returns ErrProcFailed if the decision contains a failed rank that not all ranks
 // have acknowledged by AckFailed, and nil otherwise.
 func (s *state) unacknowledged(d *agree.Decision) error {
-	n := len(s.group.ranks)
+	n := len(s.ranks)
 	ranks := slices.DeleteFunc(d.Failed.Ranks(n), d.Known.Has)
 	if len(ranks) == 0 {
 		return nil
 	}
-	why := s.job.eng.Gone(s.group.ranks[ranks[0]])
+	why := s.job.eng.Gone(s.ranks[ranks[0]])
 	if why == nil { // the engine of this rank was closed or has failed, and so does not report the failure
-		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.group.ranks[ranks[0]])
+		why = fmt.Errorf("%w: rank %d of the world", ErrProcFailed, s.ranks[ranks[0]])
+	}
+	if s.inter != nil {
+		ranks = s.remoteRanks(ranks)
 	}
 	if len(ranks) > 1 {
-		return fmt.Errorf("%w; ranks %v of the communicator failed in all", why, ranks)
+		why = fmt.Errorf("%w; ranks %v of the communicator failed in all", why, ranks)
 	}
-	return why
+	return &ProcFailedError{Ranks: ranks, why: why}
 }
 
 // Shrink implements comm.Comm.Shrink, which documents the call.
@@ -98,22 +149,45 @@ func (c *Comm) Shrink() (*Comm, error) {
 	if err != nil {
 		return nil, c.fail("Shrink", noRank, noRank, err)
 	}
-	v, err := s.job.agreements.Do(c.ctx, s.agreements, agree.Shrink, 0)
+	return c.shrink("Shrink", s.job.agreements.Begin(s.agreements, agree.Shrink, 0))
+}
+
+// Ishrink implements comm.Comm.Ishrink, which documents the call.
+func (c *Comm) Ishrink(into func(*Comm)) Request {
+	s, err := c.live()
+	if err == nil && into == nil {
+		err = fmt.Errorf("%w: there is no variable for the communicator", ErrArg)
+	}
+	if err != nil {
+		return c.refused("Ishrink", noRank, noRank, err)
+	}
+	started := s.job.agreements.Begin(s.agreements, agree.Shrink, 0)
+	return c.inBackground(func() error {
+		n, err := c.shrink("Ishrink", started)
+		into(n)
+		return err
+	})
+}
+
+// shrink finishes a Shrink for the call op.
+func (c *Comm) shrink(op string, started *agree.Started) (*Comm, error) {
+	s := c.s
+	v, err := started.Finish(c.ctx)
 	if err == nil {
 		err = s.finalized(v)
 	}
 	if err != nil {
-		return nil, c.fail("Shrink", noRank, noRank, err)
+		return nil, c.fail(op, noRank, noRank, s.agreed(err))
 	}
 	var ranks []int
-	own := 0
-	for r, world := range s.group.ranks {
-		if r == s.rank {
-			own = len(ranks)
-		}
+	for r := range s.ranks {
 		if !v.Failed.Has(r) {
-			ranks = append(ranks, world)
+			ranks = append(ranks, r)
 		}
 	}
-	return &Comm{s: s.job.newState(v.Next, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
+	live := c.part(v.Next, ranks)
+	if live == nil {
+		return nil, c.fail("Shrink", noRank, noRank, fmt.Errorf("%w: all processes of the remote group", ErrProcFailed))
+	}
+	return live, nil
 }

@@ -66,8 +66,8 @@ func TestShrinkAfterAHostIsGone(t *testing.T) {
 		"eager":    func(c *comm.Comm) error { return comm.Ssend(c, []int{1}, 2, 0) },
 		"Send":     func(c *comm.Comm) error { return comm.Send(c, make([]int, 1<<18), 2, 0) },
 		"Probe":    func(c *comm.Comm) error { _, err := c.Probe(2, 0); return err },
-		"Barrier":  comm.Barrier,
-		"Ibarrier": func(c *comm.Comm) error { return wait(comm.Ibarrier(c)) },
+		"Barrier":  (*comm.Comm).Barrier,
+		"Ibarrier": func(c *comm.Comm) error { return wait(c.Ibarrier()) },
 		"Allreduce": func(c *comm.Comm) error {
 			return comm.Allreduce(c, make([]int, 100000), make([]int, 100000), comm.Sum)
 		},
@@ -97,7 +97,7 @@ func loseTwoOfFive(t *testing.T, fabric transport.Provider, name string, call fu
 		if !lost {
 			defer over.Done()
 		}
-		err := comm.Barrier(c) // so that every rank has exchanged messages with the others
+		err := c.Barrier() // so that every rank has exchanged messages with the others
 		met.Done()
 		if err != nil {
 			return err
@@ -165,7 +165,7 @@ func TestFailedRanksInTexts(t *testing.T) {
 		over.Add(2)
 		ranks(t, 5, func(world *comm.Comm) error {
 			part, err := partOf(world)
-			if err := first(err, comm.Barrier(world)); err != nil {
+			if err := first(err, world.Barrier()); err != nil {
 				return err
 			}
 			switch world.Rank() {
@@ -216,7 +216,7 @@ func TestFailedRanksInTexts(t *testing.T) {
 			ctx, cancel := context.WithCancel(world.Context())
 			defer cancel()
 			w, err := comm.NewWin[int](part.WithContext(ctx), 1)
-			if err := first(err, comm.Barrier(part)); err != nil {
+			if err := first(err, part.Barrier()); err != nil {
 				return err
 			}
 			if world.Rank() == 2 {
@@ -248,7 +248,7 @@ func TestRepeatedShrink(t *testing.T) {
 				commtest.Kill(c)
 				return nil
 			}
-			err := comm.Barrier(c)
+			err := c.Barrier()
 			if !isErr(err, comm.ErrProcFailed) && !isErr(err, comm.ErrRevoked) {
 				return fmt.Errorf("Barrier: %s", text(err))
 			}
@@ -265,7 +265,7 @@ func TestRepeatedShrink(t *testing.T) {
 			if c = next; c.Size() != n-1 {
 				return fmt.Errorf("%d ranks, not %d", c.Size(), n-1)
 			}
-			_ = comm.Barrier(c) // so that the next rank dies only when all ranks have the new communicator
+			_ = c.Barrier() // so that the next rank dies only when all ranks have the new communicator
 		}
 		return barrierOf(c, 1)
 	})
@@ -398,6 +398,95 @@ func TestAckFailed(t *testing.T) {
 	})
 }
 
+// TestPendingReceive: if a rank fails, a nonblocking receive from any source stays posted. Each call
+// that waits for it returns ErrProcFailedPending, until the program has acknowledged the failure.
+// Then the receive gets the message of another rank (as anysource.c of MPICH's tests expects).
+func TestPendingReceive(t *testing.T) {
+	for _, when := range []string{"before the failure", "after it"} {
+		t.Run(when, func(t *testing.T) {
+			overAll(t, 3, func(c *comm.Comm) error {
+				switch c.Rank() {
+				case 2:
+					if when == "before the failure" {
+						if _, err := comm.Recv(c, []int{1}, 0, 1); err != nil {
+							return err
+						}
+					}
+					commtest.Kill(c)
+					return nil
+				case 1:
+					if _, err := comm.Recv(c, []int{1}, 0, 0); err != nil {
+						return err
+					}
+					return comm.Send(c, []int{7}, 0, 0)
+				}
+				var r comm.Request
+				buf := []int{0}
+				if when == "before the failure" {
+					r = comm.Irecv(c, buf, comm.AnySource, 0)
+					if err := comm.Send(c, []int{0}, 2, 1); err != nil {
+						return err
+					}
+				} else {
+					for len(c.FailedRanks()) == 0 {
+						if _, _, err := c.Iprobe(1, 5); err != nil {
+							return err
+						}
+					}
+					r = comm.Irecv(c, buf, comm.AnySource, 0)
+				}
+				if err := pendingEverywhere(r); err != nil {
+					return err
+				}
+				if err := failedRanks(wait(r), 2); err != nil {
+					return err
+				}
+				for done := range comm.Completed([]comm.Request{r}) {
+					if !isErr(done.Err, comm.ErrProcFailedPending) {
+						return fmt.Errorf("Completed: %+v", done)
+					}
+				}
+				c.AckFailed()
+				if _, ok, err := r.Test(); ok || err != nil {
+					return fmt.Errorf("after AckFailed: %t %w", ok, err)
+				}
+				if err := comm.Send(c, []int{0}, 1, 0); err != nil {
+					return err
+				}
+				st, err := r.Wait()
+				if err != nil || st.Source != 1 || buf[0] != 7 {
+					return fmt.Errorf("%+v %v %w", st, buf, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// pendingEverywhere checks what each call that waits for r returns.
+func pendingEverywhere(r comm.Request) error {
+	rs := []comm.Request{{}, r}
+	_, err := r.Wait()
+	_, err2 := r.WaitContext(context.Background())
+	i, _, err3 := comm.WaitAny(rs)
+	done, err4 := comm.WaitSome(rs, nil)
+	each, err5 := comm.WaitEach(rs, nil)
+	_, ok, err6 := r.Test()
+	j, _, ok2, err7 := comm.TestAny(rs)
+	ok3, err8 := comm.TestAll(rs)
+	_, ok4, err9 := r.Peek()
+	if i != 1 || j != 1 || len(done) != 1 || len(each) != 2 || err4 != nil || ok || !ok2 || ok3 || ok4 || rs[1] != r {
+		return fmt.Errorf("%d %d %v %v %w %t %t %t %t %v", i, j, done, each, err4, ok, ok2, ok3, ok4, rs)
+	}
+	for call, err := range map[string]error{"Wait": err, "WaitContext": err2, "WaitAny": err3, "WaitSome": done[0].Err, "WaitEach": err5,
+		"a Completion": each[1].Err, "Test": err6, "TestAny": err7, "TestAll": err8, "Peek": err9, "WaitAll": comm.WaitAll(rs)} {
+		if err := first(wantErr(call, err, comm.ErrProcFailedPending, "Irecv (world, any source, tag 0)"), wantErr(call, err, comm.ErrProcFailed, "")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func TestDifferentAgreements(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
 		var err error
@@ -492,7 +581,7 @@ func TestWindowCallsAfterFailure(t *testing.T) {
 				if err == nil && c.Rank() == 2 {
 					err = w.Lock(2, comm.LockExclusive)
 				}
-				if err := first(err, comm.Barrier(c)); err != nil {
+				if err := first(err, c.Barrier()); err != nil {
 					return err
 				}
 				switch c.Rank() {

@@ -88,7 +88,7 @@ func sendFrom(c *comm.Comm, sends int, n *atomic.Int64) error {
 	if err := same("fresh", mem, make([]int, words)); err != nil {
 		return err
 	}
-	if err := first(comm.Barrier(c), comm.Barrier(c)); err != nil {
+	if err := first(c.Barrier(), c.Barrier()); err != nil {
 		return err
 	}
 	before := n.Load()
@@ -108,13 +108,13 @@ func sendFrom(c *comm.Comm, sends int, n *atomic.Int64) error {
 			return err
 		}
 	}
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return err
 	}
 	if now := n.Load(); now != before {
 		return fmt.Errorf("%d registrations for %d sends", now-before, sends)
 	}
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return err
 	}
 	// Check that the counter works: a rendezvous message from other memory registers the memory.
@@ -123,7 +123,7 @@ func sendFrom(c *comm.Comm, sends int, n *atomic.Int64) error {
 	} else {
 		_, err = comm.Recv(c, make([]int, 1<<16), 0, 0)
 	}
-	if err := first(err, comm.Barrier(c)); err != nil {
+	if err := first(err, c.Barrier()); err != nil {
 		return err
 	}
 	if n.Load() == before {
@@ -202,7 +202,7 @@ func testFreeWhileInUse(t *testing.T, open func() transport.Provider) {
 					wg.Go(free)
 				}
 				wg.Wait()
-				if err := comm.Barrier(c); err != nil {
+				if err := c.Barrier(); err != nil {
 					return err
 				}
 				if uses && !mapped(mem) {

@@ -38,10 +38,13 @@ const (
 	opRCompareSwap
 	opRecv
 	opMrecv
+	opIsendValue
+	opNewRequest
+	opTask // a function of Comm.Background
 )
 
 var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
-	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv"}
+	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv", "IsendValue", "NewRequest", "Wait"}
 
 func (o callName) String() string { return callNames[o] }
 
@@ -202,7 +205,7 @@ func (r Request) Wait() (Status, error) {
 		return e.result()
 	}
 	st, err := r.r.Wait(r.context())
-	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
+	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 
 // WaitContext implements comm.Request.WaitContext, which documents the call.
@@ -214,7 +217,7 @@ func (r Request) WaitContext(ctx context.Context) (Status, error) {
 		return e.result()
 	}
 	st, err := r.r.Wait(ctx)
-	return r.result(st, err == nil || !isContext(err) || r.r.Done(), err)
+	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 
 // context returns the context whose end makes a Wait for the request return.
@@ -236,7 +239,7 @@ func (r Request) Test() (Status, bool, error) {
 	}
 	st, done, err := r.r.Test()
 	if !done {
-		return Status{}, false, nil
+		return Status{}, false, r.pendingError(err)
 	}
 	st, err = r.result(st, true, err)
 	return st, true, err
@@ -250,6 +253,9 @@ func (r Request) Cancel() error {
 	if !r.pending() {
 		return nil
 	}
+	if r.call.op() == opNewRequest {
+		return r.cancelProgram()
+	}
 	if err := r.r.Cancel(); err != nil {
 		return r.c.fail("Cancel", r.call.peer(), r.call.tag(), err)
 	}
@@ -257,20 +263,38 @@ func (r Request) Cancel() error {
 }
 
 // result returns what Wait returns. st and err are what the engine's Wait has returned. done says
-// whether the operation has ended; if it has not, err is the error of the context that ended the
-// wait.
+// whether the operation has ended; if it has not, err is ErrProcFailedPending or the error of the context that
+// ended the wait.
 func (r *Request) result(st Status, done bool, err error) (Status, error) {
-	op := r.call.op()
-	if op == opIrecv || op == opImrecv {
-		err = checkCount(st.Bytes, r.ElemSize(), err)
-	} else {
-		st = Status{}
-	}
+	st, err = r.received(st, err)
 	if done {
 		err = r.c.use.End(err)
 	}
 	if err == nil {
 		return st, nil
+	}
+	return st, r.named(done, err)
+}
+
+// received returns the status and the error of the operation from those of the engine: a send has no
+// status, and a receive must have received a whole number of elements.
+func (r *Request) received(st Status, err error) (Status, error) {
+	switch r.call.op() {
+	case opIrecv, opImrecv:
+		return st, checkCount(st.Bytes, r.ElemSize(), err)
+	case opNewRequest, opTask:
+		return st, err
+	default:
+		return Status{}, err
+	}
+}
+
+// named returns err, the error of a request, as an Error of the call that has started the request.
+// done says whether the operation has ended.
+func (r *Request) named(done bool, err error) error {
+	op := r.call.op()
+	if err == nil || done && op == opTask {
+		return err
 	}
 	if errors.Is(err, engine.ErrGoexit) {
 		err = fmt.Errorf("%w: %w", ErrOp, err)
@@ -278,7 +302,32 @@ func (r *Request) result(st Status, done bool, err error) (Status, error) {
 	if !done && op != opCollective {
 		err = fmt.Errorf("%w; the operation goes on and keeps its buffer", err)
 	}
-	return st, r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
+	return r.c.fail(op.String(), r.call.peer(), r.call.tag(), err)
+}
+
+// pendingError returns err, which is nil or ErrProcFailedPending, as an Error of the call that has
+// started the request.
+func (r *Request) pendingError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return r.named(false, err)
+}
+
+// Peek implements comm.Request.Peek, which documents the call.
+func (r Request) Peek() (Status, bool, error) {
+	if r.c == nil {
+		return Status{}, true, nil
+	}
+	if e := r.c.completed; e != nil {
+		return e.st, true, e.err
+	}
+	st, done, err := r.r.Status()
+	if !done {
+		return Status{}, false, r.pendingError(err)
+	}
+	st, err = r.received(st, err)
+	return st, true, r.named(true, err)
 }
 
 // pending reports whether the request has one of the engine: it is neither zero nor was complete
@@ -316,6 +365,60 @@ func WaitAll(rs []Request) error {
 		}
 	})
 	return first
+}
+
+// WaitEach implements comm.WaitEach, which documents the call.
+func WaitEach(rs []Request, done []Completion) ([]Completion, error) {
+	before := len(done)
+	for i := range rs {
+		done = append(done, Completion{Index: i})
+	}
+	all := done[before:]
+	engine.WaitEach(len(rs), func(i int) (engine.Request, context.Context) {
+		r := &rs[i]
+		if !r.pending() {
+			if r.c != nil {
+				all[i].Status, all[i].Err = r.c.completed.result()
+			}
+			*r = Request{}
+			return engine.Request{}, nil
+		}
+		return r.r, r.context()
+	}, func(i int, st engine.Status, done bool, err error) {
+		r := &rs[i]
+		size := r.ElemSize()
+		all[i].Status, all[i].Err = r.result(st, done, err)
+		all[i].Count = elem.Whole(all[i].Status.Bytes, size)
+		if done {
+			*r = Request{}
+		}
+	})
+	for i := range all {
+		if all[i].Err != nil {
+			return done, all[i].Err
+		}
+	}
+	return done, nil
+}
+
+// TestEach implements comm.TestEach, which documents the call.
+func TestEach(rs []Request, done []Completion) ([]Completion, bool, error) {
+	if !engine.AllDone(len(rs), func(i int) engine.Request { return rs[i].r }) {
+		return done, false, firstPending(rs)
+	}
+	done, err := WaitEach(rs, done)
+	return done, true, err
+}
+
+// firstPending returns the error of the first request of rs for which a wait returns
+// ErrProcFailedPending; nil: there is none.
+func firstPending(rs []Request) error {
+	i := engine.FirstPending(len(rs), func(i int) engine.Request { return rs[i].r })
+	if i < 0 {
+		return nil
+	}
+	_, _, err := rs[i].Peek()
+	return err
 }
 
 // WaitAny implements comm.WaitAny, which documents the call. If a context ends first, or if all
@@ -362,12 +465,14 @@ func firstCompleted(rs []Request) (first *Request, done int) {
 }
 
 // take returns the result of rs[i], which is complete, with the number of elements that it has
-// received, and sets rs[i] to zero.
+// received, and sets rs[i] to zero. If a wait for rs[i] returns ErrProcFailedPending, rs[i] stays.
 func take(rs []Request, i int) Completion {
 	c := Completion{Index: i}
 	c.Status, c.Err = rs[i].Wait()
 	c.Count = elem.Whole(c.Status.Bytes, rs[i].ElemSize())
-	rs[i] = Request{}
+	if c.Err == nil || !errors.Is(c.Err, ErrProcFailedPending) {
+		rs[i] = Request{}
+	}
 	return c
 }
 
@@ -390,7 +495,7 @@ func TestAny(rs []Request) (c Completion, done bool) {
 // TestAll implements comm.TestAll, which documents the call.
 func TestAll(rs []Request) (bool, error) {
 	if !engine.AllDone(len(rs), func(i int) engine.Request { return rs[i].r }) {
-		return false, nil
+		return false, firstPending(rs)
 	}
 	return true, WaitAll(rs)
 }

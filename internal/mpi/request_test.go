@@ -147,7 +147,7 @@ func testCalls(c *comm.Comm) error {
 	if done := comm.TestSome(rs, nil); len(done) != 0 {
 		return fmt.Errorf("before the sends: %v", done)
 	}
-	if err := first(comm.Barrier(c), comm.Send(c, []int{1, 2, 3}, other, 2)); err != nil {
+	if err := first(c.Barrier(), comm.Send(c, []int{1, 2, 3}, other, 2)); err != nil {
 		return err
 	}
 	for {
@@ -162,7 +162,7 @@ func testCalls(c *comm.Comm) error {
 			break
 		}
 	}
-	if err := first(comm.Barrier(c), comm.Send(c, []int{1}, other, 1)); err != nil {
+	if err := first(c.Barrier(), comm.Send(c, []int{1}, other, 1)); err != nil {
 		return err
 	}
 	for {
@@ -176,7 +176,7 @@ func testCalls(c *comm.Comm) error {
 		break
 	}
 	rs[1] = comm.Irecv(c, make([]int, 1), other, 3)
-	if err := first(comm.Barrier(c), comm.Send(c, []int{1}, other, 3)); err != nil {
+	if err := first(c.Barrier(), comm.Send(c, []int{1}, other, 3)); err != nil {
 		return err
 	}
 	for {
@@ -256,7 +256,7 @@ func TestProbes(t *testing.T) {
 		if m, _, err := c.Improbe(prev, 3); m != nil || err != nil {
 			return fmt.Errorf("Improbe of nothing: %v %w", m, err)
 		}
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		for _, n := range sizes {
@@ -295,7 +295,7 @@ func TestProbes(t *testing.T) {
 			if err := first(same("probed", buf, count(n, 1)), wantErr("again", again, comm.ErrArg, "has been received")); err != nil {
 				return err
 			}
-			if err := first(wait(r), comm.Barrier(c)); err != nil {
+			if err := first(wait(r), c.Barrier()); err != nil {
 				return err
 			}
 		}
@@ -310,7 +310,7 @@ func TestProbes(t *testing.T) {
 		if m, st, err = c.Improbe(comm.ProcNull, 0); err != nil || m == nil || st != nothing {
 			return fmt.Errorf("Improbe: %v %+v %w", m, st, err)
 		}
-		if st, err := comm.RecvValue(c, new(int), comm.ProcNull, 0); err != nil || st != nothing {
+		if _, st, err := comm.RecvValue[int](c, comm.ProcNull, 0); err != nil || st != nothing {
 			return fmt.Errorf("RecvValue: %+v %w", st, err)
 		}
 		self := comm.Isend(c, []int16{1, 2, 3}, c.Rank(), 9)
@@ -325,7 +325,7 @@ func TestProbes(t *testing.T) {
 		}
 		_, err = comm.Mrecv[int](nil, nil)
 		_, err2 := comm.Mrecv(&comm.Message{}, []int{})
-		return first(wantErr("nil", err, comm.ErrArg, "no message"), wantErr("zero", err2, comm.ErrArg, "no message"), comm.Barrier(c))
+		return first(wantErr("nil", err, comm.ErrArg, "no message"), wantErr("zero", err2, comm.ErrArg, "no message"), c.Barrier())
 	})
 }
 
@@ -366,7 +366,7 @@ func TestOverlappingCollectives(t *testing.T) {
 				all[i] = make([]int, c.Size())
 				rs[i] = comm.Iallgather(c, []int{c.Rank() * i}, all[i])
 			default:
-				rs[i] = comm.Ibarrier(c)
+				rs[i] = c.Ibarrier()
 			}
 		}
 		for i := n - 1; i >= 0; i-- {

@@ -177,7 +177,7 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 	for _, of := range [][]int{{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 2, 3}} {
 		h := newHosts(of...)
 		ranks(t, len(of), func(world *comm.Comm) error {
-			if err := comm.Barrier(world); err != nil {
+			if err := world.Barrier(); err != nil {
 				return err
 			}
 			var allocated int64
@@ -201,15 +201,15 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 					return err
 				}
 				if i == 1 {
-					err = comm.Barrier(world)
+					err = world.Barrier()
 					allocated = h.arenas.Load()
-					err = errors.Join(err, comm.Barrier(world))
+					err = errors.Join(err, world.Barrier())
 				}
 				if err != nil {
 					return err
 				}
 			}
-			if err := comm.Barrier(world); err != nil {
+			if err := world.Barrier(); err != nil {
 				return err
 			}
 			if n := h.arenas.Load(); n != allocated {
@@ -221,14 +221,14 @@ func TestSharedMemoryIsGivenBack(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if err := first(comm.Barrier(c), c.Free()); err != nil {
+				if err := first(c.Barrier(), c.Free()); err != nil {
 					return err
 				}
 			}
 			if n := h.live.Load(); n > int64((1+mpi.PoolSize)*len(of)) {
 				return fmt.Errorf("%d arenas are left", n)
 			}
-			return comm.Barrier(world)
+			return world.Barrier()
 		}, h.providers())
 		require.Equal(t, of[1] == 0, h.arenas.Load() > 0, "%v", of)
 	}
@@ -296,7 +296,7 @@ func TestOutstandingCollectives(t *testing.T) {
 						open = append(open, comm.Ibcast(c, recv, root))
 						checks = append(checks, func() error { return same("bcast", recv, count(n, round)) })
 					case 3:
-						open = append(open, comm.Ibarrier(c))
+						open = append(open, c.Ibarrier())
 					case 4:
 						open = append(open, comm.Isend(c, send, (me+1)%size, 3), comm.Irecv(c, recv, (me+size-1)%size, 3))
 						checks = append(checks, func() error { return same("message", recv, count(n, (me+size-1)%size)) })
@@ -320,7 +320,7 @@ func TestOutstandingCollectives(t *testing.T) {
 // that the other ranks get an error within the time limit.
 func TestDeathInACollective(t *testing.T) {
 	for name, call := range map[string]func(c *comm.Comm, send, recv []int) error{
-		"Barrier":   func(c *comm.Comm, _, _ []int) error { return comm.Barrier(c) },
+		"Barrier":   func(c *comm.Comm, _, _ []int) error { return c.Barrier() },
 		"Bcast":     func(c *comm.Comm, _, recv []int) error { return comm.Bcast(c, recv, 1) },
 		"Reduce":    func(c *comm.Comm, send, recv []int) error { return comm.Reduce(c, send, recv, comm.Sum, 1) },
 		"Allreduce": func(c *comm.Comm, send, recv []int) error { return comm.Allreduce(c, send, recv, comm.Sum) },
@@ -363,7 +363,7 @@ func TestDeathInACollective(t *testing.T) {
 							if err = call(c, send, recv); err == nil {
 								// Some ranks, such as the root of a Bcast, wait for no other rank
 								// in the collective, but they do in Barrier.
-								err = comm.Barrier(c)
+								err = c.Barrier()
 							}
 						}
 						if c.Rank() == 1 {
@@ -392,14 +392,14 @@ func TestPanicInSharedMemory(t *testing.T) {
 			return err
 		}
 		open := []comm.Request{
-			comm.Iallreduce(c, count(9, 0), make([]int, 9), bad), comm.Ibarrier(c), comm.Iallreduce(c, count(9, 0), make([]int, 9), comm.Sum),
+			comm.Iallreduce(c, count(9, 0), make([]int, 9), bad), c.Ibarrier(), comm.Iallreduce(c, count(9, 0), make([]int, 9), comm.Sum),
 		}
 		for _, r := range open {
 			if _, err := r.Wait(); !isErr(err, comm.ErrOp) && !isErr(err, comm.ErrRevoked) {
 				return fmt.Errorf("after a panic: %w", err)
 			}
 		}
-		return first(wantErr("later", comm.Barrier(c), comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
+		return first(wantErr("later", c.Barrier(), comm.ErrRevoked, ""), c.Free(), world.Barrier())
 	})
 }
 
@@ -411,19 +411,19 @@ func TestQueueEndsWithContext(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		if c.Rank() == 1 { // rank 1 does not call the collectives
 			_, err := comm.Recv(c, []int{0}, 0, 0)
-			return first(wantErr("Recv", err, comm.ErrRevoked, ""), c.Free(), comm.Barrier(world))
+			return first(wantErr("Recv", err, comm.ErrRevoked, ""), c.Free(), world.Barrier())
 		}
-		r := comm.Ibarrier(c)
+		r := c.Ibarrier()
 		ctx, cancel := context.WithCancel(c.Context())
 		defer cancel()
 		done := make(chan error, 1)
 		// The goroutine ends when ctx ends. Its error is received below.
-		go func() { done <- comm.Barrier(c.WithContext(ctx)) }()
+		go func() { done <- c.WithContext(ctx).Barrier() }()
 		for mpi.Queued((*mpi.Comm)(c)) == 0 {
 			runtime.Gosched()
 		}
@@ -435,7 +435,7 @@ func TestQueueEndsWithContext(t *testing.T) {
 		if _, err := r.Wait(); !isErr(err, comm.ErrRevoked) {
 			return fmt.Errorf("Ibarrier: %w", err)
 		}
-		return first(c.Free(), comm.Barrier(world))
+		return first(c.Free(), world.Barrier())
 	})
 }
 
@@ -475,9 +475,9 @@ func TestGoexitInAnOperation(t *testing.T) {
 					// This rank's collective may have ended before the operation of another rank
 					// called Goexit.
 					for err == nil {
-						err = comm.Barrier(c)
+						err = c.Barrier()
 					}
-					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), comm.Barrier(world))
+					return first(wantErr("later", err, comm.ErrRevoked, "Goexit"), c.Free(), world.Barrier())
 				}, commtest.WithParam("coll.shared_memory", shared))
 			})
 		}

@@ -233,7 +233,12 @@ func (l *link) enterArena() error {
 	if a == nil {
 		var err error
 		l.recordCall() // in Make, this rank may wait for a rank that made another call
-		if a, err = s.job.arenas.Make(l, arena.Comm{ID: s.id, Ranks: s.group.ranks, Context: s.coll, Config: s.job.coll}); err != nil {
+		sig := l.env.Sig
+		if l.hood != nil {
+			l.env.Sig = l.signed.ForAllRanks()
+		}
+		a, err = s.job.arenas.Make(l, arena.Comm{ID: s.id, Ranks: s.ranks, Context: s.coll, Config: s.job.coll})
+		if l.env.Sig = sig; err != nil {
 			return err
 		}
 		s.arena.Store(a)

@@ -15,11 +15,8 @@ func (c *Comm) Split(color, key int) (*Comm, error) { return c.split("Split", co
 
 // SplitNode implements comm.Comm.SplitNode, which documents the call.
 func (c *Comm) SplitNode(key int) (*Comm, error) {
-	color := 0
-	if s, err := c.live(); err == nil {
-		color = s.job.world.HostOf[s.job.world.Rank]
-	}
-	return c.split("SplitNode", color, key)
+	n, err := c.SplitHardware(Host, key)
+	return n, RenamedTo(err, "SplitNode")
 }
 
 // splitArgs holds the arguments of one rank in a call that makes communicators or a window. Each
@@ -69,18 +66,16 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 		return 0
 	})
 	ranks := make([]int, len(members))
-	own := -1
+	lowest := s.rank // of the ranks with this colour, the lowest one has chosen the id
 	for i, m := range members {
-		ranks[i] = s.group.ranks[m.rank]
-		if m.rank == s.rank {
-			own = i
-		}
+		ranks[i] = m.rank
+		lowest = min(lowest, m.rank)
 	}
-	id := all[members[0].rank].id
+	id := all[lowest].id
 	if err := l.end(nil); err != nil || color == Undefined {
 		return nil, err
 	}
-	return &Comm{s: s.job.newState(id, Group{ranks: ranks, self: s.group.self}, own), ctx: c.ctx}, nil
+	return c.part(id, ranks), nil
 }
 
 // allgatherArgs sends own, the arguments of this rank, to all ranks, and returns the arguments of
@@ -103,31 +98,59 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 		return nil, err
 	}
 	s := l.s
-	if !s.group.contains(g) {
+	if !s.local.contains(g) {
 		return nil, l.end(fmt.Errorf("%w: the communicator does not have all processes of the group", ErrGroup))
 	}
-	self := slices.Index(g.ranks, s.job.world.Rank)
+	self := slices.Index(g.ranks, s.job.number)
 	if self < 0 {
 		self = Undefined
 	}
-	all, err := l.allgatherArgs(calls.KindCreate, splitArgs{color: g.hash(), key: int64(self)})
+	all, err := l.allgatherArgs(calls.KindCreate, splitArgs{color: s.hashOf(g), key: int64(self)})
 	if err != nil || self == Undefined {
 		return nil, l.end(err)
 	}
-	places, err := g.Translate(countUp(g.Size()), s.group)
+	ranks, err := g.Translate(countUp(g.Size()), s.group)
 	if err != nil {
 		return nil, l.end(err)
 	}
-	for i, r := range places {
-		if all[r].color != g.hash() || all[r].key != int64(i) {
-			return nil, l.end(fmt.Errorf("%w: rank %d passed another group", ErrGroup, r))
+	for i, r := range ranks {
+		if all[r].color != s.hashOf(g) || all[r].key != int64(i) {
+			return nil, l.end(fmt.Errorf("%w: %s passed another group", ErrGroup, s.rankName(r)))
 		}
 	}
-	id := all[places[0]].id
+	if s.inter != nil {
+		if ranks, err = s.membersOf(all, s.inter.Local); err == nil {
+			var remote []int
+			remote, err = s.membersOf(all, s.inter.Remote)
+			ranks = append(ranks, remote...)
+		}
+		if err != nil {
+			return nil, l.end(err)
+		}
+	}
+	id := all[slices.Min(ranks)].id
 	if err := l.end(nil); err != nil {
 		return nil, err
 	}
-	return &Comm{s: s.job.newState(id, Group{ranks: g.ranks, self: s.group.self}, self), ctx: c.ctx}, nil
+	return c.part(id, ranks), nil
+}
+
+// membersOf returns the ranks of a group of an intercommunicator that are in the group that they pass
+// to Create, in the order of that group. If they do not pass the same group, it returns ErrGroup.
+func (s *state) membersOf(all []splitArgs, group coll.Span) ([]int, error) {
+	var ranks []int
+	for r := group.First; r < group.First+group.N; r++ {
+		if all[r].key != Undefined {
+			ranks = append(ranks, r)
+		}
+	}
+	slices.SortFunc(ranks, func(a, b int) int { return int(all[a].key - all[b].key) })
+	for i, r := range ranks {
+		if all[r].key != int64(i) || all[r].color != all[ranks[0]].color {
+			return nil, fmt.Errorf("%w: %s passed another group than %s", ErrGroup, s.rankName(r), s.rankName(ranks[0]))
+		}
+	}
+	return ranks, nil
 }
 
 // CreateGroup implements comm.Comm.CreateGroup, which documents the call.
@@ -137,19 +160,27 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	if err != nil {
 		return nil, c.fail(name, noRank, tag, err)
 	}
-	if tag < 0 || tag > seqMask {
-		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: not in 0 … %d", ErrTag, seqMask))
-	}
-	self := slices.Index(g.ranks, s.job.world.Rank)
-	if self < 0 {
-		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: the caller is not in the group", ErrGroup))
-	}
-	if !s.group.contains(g) {
-		return nil, c.fail(name, noRank, tag, fmt.Errorf("%w: the communicator does not have all processes of the group", ErrGroup))
-	}
-	places, err := g.Translate(countUp(g.Size()), s.group)
-	if err != nil {
+	// All ranks of an intercommunicator get this error, so no rank waits for the caller.
+	if err := s.checkIntra(); err != nil {
 		return nil, c.fail(name, noRank, tag, err)
+	}
+	self := slices.Index(g.ranks, s.job.number)
+	switch {
+	case tag < 0 || tag > seqMask:
+		err = fmt.Errorf("%w: not in 0 … %d", ErrTag, seqMask)
+	case self < 0:
+		err = fmt.Errorf("%w: the caller is not in the group", ErrGroup)
+	case !s.group.contains(g):
+		err = fmt.Errorf("%w: the communicator does not have all processes of the group", ErrGroup)
+	}
+	var places []int
+	if err == nil {
+		places, err = g.Translate(countUp(g.Size()), s.group)
+	}
+	if err != nil { // other members of the group may wait for the caller
+		err = c.fail(name, noRank, tag, err)
+		s.revoke(err)
+		return nil, err
 	}
 	l := s.take(c, name, groupTag|tag)
 	// CreateGroup has no place in the order of collectives, so no collective may wait for its end.
@@ -160,13 +191,13 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	buf := l.Scratch(16)
 	if self == 0 {
 		putUint64(buf, s.job.newID())
-		putUint64(buf[8:], uint64(g.hash()))
+		putUint64(buf[8:], uint64(s.hashOf(g)))
 	}
 	if err := l.sendDownTree(buf, places, self); err != nil {
 		return nil, l.end(err)
 	}
 	id := getUint64(buf)
-	if getUint64(buf[8:]) != uint64(g.hash()) {
+	if getUint64(buf[8:]) != uint64(s.hashOf(g)) {
 		return nil, l.end(fmt.Errorf("%w: rank 0 of the group passed another group", ErrGroup))
 	}
 	if err := l.end(nil); err != nil {
@@ -197,11 +228,11 @@ func (l *link) sendDownTree(buf []byte, places []int, self int) error {
 	return nil
 }
 
-// hash returns a hash of the group. Ranks compare it to detect that they have passed different
-// groups.
-func (g Group) hash() int64 {
+// hashOf returns a hash of a group whose processes the communicator has. Ranks compare it to detect
+// that they have passed different groups.
+func (s *state) hashOf(g Group) int64 {
 	h := fnv.New64a()
-	_, _ = h.Write(elem.Bytes(g.ranks)) // never fails
+	_, _ = h.Write(elem.Bytes(s.job.ranksOf(g))) // never fails
 	return int64(h.Sum64())
 }
 
@@ -212,4 +243,15 @@ func countUp(n int) []int {
 		c[i] = i
 	}
 	return c
+}
+
+// Self implements comm.Comm.Self, which documents the call.
+func (c *Comm) Self() (*Comm, error) {
+	s, err := c.live()
+	if err != nil {
+		return nil, c.fail("Self", noRank, noRank, err)
+	}
+	j := s.job
+	own := j.groupOf([]int{j.world.Rank})
+	return &Comm{s: j.newState(j.newID(), own, 0), ctx: c.ctx}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 )
 
@@ -21,11 +22,13 @@ import (
 //
 // If there are several edges between two ranks, their messages match in the order of the receiver's
 // sources. sendOrder has the indices of dests in the order in which this rank sends, which agrees
-// with the order of each receiver's sources.
+// with the order of each receiver's sources. places has an element for each source, which identifies
+// the edge at that source. While a rank does not know them yet, places is nil.
 type Neighborhood struct {
 	c              *Comm
 	sources, dests []int
 	sendOrder      []int
+	places         []coll.EdgePlace
 }
 
 // Comm returns the communicator of the topology, or nil if x is nil.
@@ -55,13 +58,16 @@ type Cart struct {
 // in the grid.
 func (c *Comm) Cart(dims []int, periodic []bool, reorder bool) (*Cart, error) {
 	s, err := c.live()
+	if err == nil {
+		err = s.checkIntra()
+	}
 	if err != nil {
 		return nil, c.fail("Cart", noRank, noRank, err)
 	}
 	if periodic == nil {
 		periodic = make([]bool, len(dims))
 	}
-	n, err := gridSize(dims, len(s.group.ranks))
+	n, err := gridSize(dims, len(s.ranks))
 	if err == nil && len(periodic) != len(dims) {
 		err = fmt.Errorf("%w: %d dimensions, and %d values that say whether they are periodic", ErrArg, len(dims), len(periodic))
 	}
@@ -94,7 +100,7 @@ func (c *Comm) Cart(dims []int, periodic []bool, reorder bool) (*Cart, error) {
 func (s *state) hosts(n int) []int {
 	hosts := make([]int, n)
 	for r := range hosts {
-		hosts[r] = s.job.world.HostOf[s.group.ranks[r]]
+		hosts[r] = s.job.world.HostOf[s.ranks[r]]
 	}
 	return hosts
 }
@@ -124,12 +130,14 @@ func hashOfGrid(dims []int, periodic []bool) int {
 
 func newCart(c *Comm, dims []int, periodic []bool) *Cart {
 	t := &Cart{Neighborhood{c: c}, dims, periodic}
+	n := 2 * len(dims)
 	for d := range dims {
 		below, above := t.Shift(d, 1)
 		t.dests = append(t.dests, below, above)
 		// The first source of a receiver is the rank below it. For that rank, the receiver is the
 		// neighbour above. So each rank sends to the neighbour above first.
 		t.sendOrder = append(t.sendOrder, 2*d+1, 2*d)
+		t.places = append(t.places, coll.EdgePlace{Index: 2*d + 1, Of: n}, coll.EdgePlace{Index: 2 * d, Of: n})
 	}
 	t.sources = t.dests
 	return t
@@ -243,7 +251,10 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 	const name = "Graph"
 	n, me := c.Size(), c.Rank()
 	edges := make([]Edge, 0, len(dests))
-	err := checkEdges(n, sources, inWeights)
+	err := c.checkIntra()
+	if err == nil {
+		err = checkEdges(n, sources, inWeights)
+	}
 	if err == nil {
 		err = checkEdges(n, dests, outWeights)
 	}
@@ -278,8 +289,13 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		if err != nil {
 			return nil, err
 		}
-		own := &Comm{s: s.job.newState(id, s.group, s.rank), ctx: c.ctx}
-		return newGraph(own, slices.Clone(sources), slices.Clone(dests)), nil
+		own := &Comm{s: s.newLike(id), ctx: c.ctx}
+		x := newGraph(own, slices.Clone(sources), slices.Clone(dests), nil)
+		if err := x.exchangePlaces(); err != nil {
+			own.s.abandon()
+			return nil, RenamedTo(err, name)
+		}
+		return x, nil
 	}
 	// The process that gets rank i of the new communicator needs the neighbours that rank i of c
 	// has passed, in their order.
@@ -307,7 +323,45 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 			to = append(to, e.To)
 		}
 	}
-	return newGraph(own, from, to), nil
+	return newGraph(own, from, to, placesAmong(all, from, order[me])), nil
+}
+
+// exchangePlaces sets x.places. It is collective over the ranks of the topology. Each rank sends to
+// its neighbours which of its edges is theirs.
+func (x *Neighborhood) exchangePlaces() error {
+	own, places := make([]coll.EdgePlace, len(x.dests)), make([]coll.EdgePlace, len(x.sources))
+	for i := range own {
+		own[i] = coll.EdgePlace{Index: i, Of: len(own)}
+	}
+	if err := x.NeighborAlltoall(elem.View(own), elem.View(places)); err != nil {
+		return err
+	}
+	for i, p := range places {
+		if p.Index < 0 || p.Index >= p.Of {
+			return x.c.revoked("", fmt.Errorf("%w: rank %d says that its edge to this rank is edge %d of %d", ErrMismatch, x.sources[i], p.Index, p.Of))
+		}
+	}
+	x.places = places
+	return nil
+}
+
+// placesAmong returns what exchangePlaces finds out, if this rank, which has the number me, knows the
+// edges of all ranks.
+func placesAmong(all []Edge, sources []int, me int) []coll.EdgePlace {
+	degree := map[int]int{}
+	indices := map[int][]int{} // by source: the indices of its edges to this rank
+	for _, e := range all {
+		if e.To == me {
+			indices[e.From] = append(indices[e.From], degree[e.From])
+		}
+		degree[e.From]++
+	}
+	places := make([]coll.EdgePlace, len(sources))
+	for i, r := range sources {
+		places[i] = coll.EdgePlace{Index: indices[r][0], Of: degree[r]}
+		indices[r] = indices[r][1:]
+	}
+	return places
 }
 
 // sourceLists returns the edges from sources to rank me, in their order.
@@ -348,6 +402,9 @@ func (c *Comm) revoked(name string, err error) error {
 func (c *Comm) GraphOf(edges []Edge, reorder bool) (*Neighborhood, error) {
 	const name = "GraphOf"
 	n := c.Size()
+	if err := c.checkIntra(); err != nil {
+		return nil, c.fail(name, noRank, noRank, err)
+	}
 	for _, e := range edges {
 		if err := checkEdges(n, []int{e.From, e.To}, []int{e.Weight, e.Weight}); err != nil {
 			return nil, c.revoked(name, err)
@@ -374,7 +431,7 @@ func (c *Comm) GraphOf(edges []Edge, reorder bool) (*Neighborhood, error) {
 			dests = append(dests, e.To)
 		}
 	}
-	return newGraph(own, sources, dests), nil
+	return newGraph(own, sources, dests, placesAmong(all, sources, rank)), nil
 }
 
 // allEdges returns the edges of all ranks, in the order of the ranks.
@@ -394,8 +451,8 @@ func (c *Comm) allEdges(name string, edges []Edge) ([]Edge, error) {
 	return all, nil
 }
 
-func newGraph(c *Comm, sources, dests []int) *Neighborhood {
-	x := &Neighborhood{c: c, sources: sources, dests: dests}
+func newGraph(c *Comm, sources, dests []int, places []coll.EdgePlace) *Neighborhood {
+	x := &Neighborhood{c: c, sources: sources, dests: dests, places: places}
 	for i := range dests {
 		x.sendOrder = append(x.sendOrder, i)
 	}

@@ -10,6 +10,7 @@ const (
 	AnySource = -1     // any rank (MPI_ANY_SOURCE)
 	AnyTag    = -1     // any tag (MPI_ANY_TAG)
 	ProcNull  = -2     // no rank: a transfer with ProcNull completes at once and moves no data (MPI_PROC_NULL)
+	Root      = -3     // the caller is the root of a collective of an intercommunicator (MPI_ROOT)
 	Undefined = -32766 // stands for a missing rank, tag or colour (MPI_UNDEFINED)
 
 	MaxTag = 1<<31 - 1 // the largest tag (MPI_TAG_UB)

@@ -17,12 +17,11 @@ func BenchmarkSendValueSelf(b *testing.B) {
 	}
 	b.ReportAllocs()
 	commtest.Run(b, 1, func(c *comm.Comm) error {
-		var got settings
 		for b.Loop() {
 			if err := comm.SendValue(c, settings{"run", 100, 0.5}, 0, 0); err != nil {
 				return err
 			}
-			if _, err := comm.RecvValue(c, &got, 0, 0); err != nil {
+			if _, _, err := comm.RecvValue[settings](c, 0, 0); err != nil {
 				return err
 			}
 		}
@@ -38,39 +37,32 @@ func BenchmarkSendValue(b *testing.B) {
 		Steps int
 		Scale float64
 	}
-	for name, v := range map[string]any{"struct": settings{"run", 100, 0.5}, "interface": struct{ V any }{7}} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			commtest.Run(b, 2, func(c *comm.Comm) error {
-				trip := func() error {
-					if c.Rank() == 0 {
-						if err := comm.SendValue(c, v, 1, 0); err != nil {
-							return err
-						}
-					}
-					var err error
-					if name == "struct" {
-						var got settings
-						_, err = comm.RecvValue(c, &got, 1-c.Rank(), 0)
-					} else {
-						var got struct{ V any }
-						_, err = comm.RecvValue(c, &got, 1-c.Rank(), 0)
-					}
-					if err != nil || c.Rank() == 0 {
-						return err
-					}
-					return comm.SendValue(c, v, 0, 0)
-				}
-				if err := trip(); err != nil {
+	b.Run("struct", func(b *testing.B) { valueTrips(b, settings{"run", 100, 0.5}) })
+	b.Run("interface", func(b *testing.B) { valueTrips(b, struct{ V any }{7}) })
+}
+
+func valueTrips[T any](b *testing.B, v T) {
+	b.ReportAllocs()
+	commtest.Run(b, 2, func(c *comm.Comm) error {
+		trip := func() error {
+			if c.Rank() == 0 {
+				if err := comm.SendValue(c, v, 1, 0); err != nil {
 					return err
 				}
-				for i := 0; i < b.N; i++ {
-					if err := trip(); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		})
-	}
+			}
+			if _, _, err := comm.RecvValue[T](c, 1-c.Rank(), 0); err != nil || c.Rank() == 0 {
+				return err
+			}
+			return comm.SendValue(c, v, 0, 0)
+		}
+		if err := trip(); err != nil {
+			return err
+		}
+		for i := 0; i < b.N; i++ {
+			if err := trip(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

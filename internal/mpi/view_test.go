@@ -3,6 +3,7 @@ package mpi_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -194,6 +195,55 @@ func holds(what string, v comm.View[int64], want []int64) error {
 		return err
 	}
 	return same(what, got, want)
+}
+
+// TestLayoutsOfLayouts compares the layouts that other layouts are made of with lists of indices, and
+// checks their lengths, extents and spans.
+func TestLayoutsOfLayouts(t *testing.T) {
+	pair := comm.Indexed([]int{1, 1}, []int{1, 3}) // elements 1 and 3; the extent is 1 to 4
+	for name, x := range map[string]struct {
+		layout        comm.Layout
+		indices       []int
+		lower, extent int
+	}{
+		"pair":     {pair, []int{1, 3}, 1, 3},
+		"strided":  {pair.Strided(3, 5), []int{1, 3, 6, 8, 11, 13}, 1, 13},
+		"backward": {pair.Shift(10).Strided(2, -7), []int{11, 13, 4, 6}, 4, 10},
+		"repeated": {pair.Repeat(2), []int{1, 3, 4, 6}, 1, 6},
+		"resized":  {pair.Resized(0, 6).Repeat(2), []int{1, 3, 7, 9}, 0, 12},
+		"combined": {comm.Combine([]int{8, 0}, []comm.Layout{comm.Contiguous(2), pair}), []int{8, 9, 1, 3}, 1, 9},
+		"nested": {
+			comm.Combine([]int{0, 20}, []comm.Layout{pair.Strided(2, 4), comm.Vector(2, 2, 3)}),
+			[]int{1, 3, 5, 7, 20, 21, 23, 24}, 1, 24,
+		},
+		"reversed": {comm.Contiguous(2).Shift(8).Resized(0, -3).Repeat(3), []int{8, 9, 5, 6, 2, 3}, -6, 3},
+		"none":     {comm.Combine(nil, nil), nil, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, x.layout.Err())
+			require.Equal(t, len(x.indices), x.layout.Len())
+			lower, extent := x.layout.Extent()
+			require.Equal(t, [2]int{x.lower, x.extent}, [2]int{lower, extent})
+			low, high := x.layout.Span()
+			if len(x.indices) > 0 {
+				require.Equal(t, [2]int{slices.Min(x.indices), slices.Max(x.indices) + 1}, [2]int{low, high})
+			}
+			mem, got := make([]int, 30), make([]int, len(x.indices))
+			for i := range mem {
+				mem[i] = i
+			}
+			n, err := comm.Pack(got, comm.Of(mem, x.layout))
+			require.NoError(t, err)
+			require.Equal(t, len(x.indices), n)
+			require.Equal(t, append([]int{}, x.indices...), got)
+		})
+	}
+	for _, wrong := range []comm.Layout{
+		comm.Combine([]int{1}, nil), pair.Strided(-1, 2), comm.Combine([]int{0}, []comm.Layout{comm.Contiguous(-1)}),
+	} {
+		require.ErrorIs(t, wrong.Err(), comm.ErrLayout)
+		require.Zero(t, wrong.Len())
+	}
 }
 
 // TestCollectivesOfViews checks the collectives with a view for each rank. Half of the ranks call

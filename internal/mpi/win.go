@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +23,9 @@ type Win struct {
 	of   *Comm       // the communicator that the program made the window from
 	lens []int       // number of elements of each rank's part, by rank
 
+	flavor  WinFlavor
+	options WinOptions
+
 	comparable bool // CompareSwap is defined for the elements: see comparableBytes
 
 	freed atomic.Bool // Free has got so far that it closes the window, or has closed it; methods return ErrWin
@@ -31,17 +35,54 @@ type Win struct {
 	freeBuffers []*fetchBuffer // buffers that no call uses; guarded by bufferMu
 }
 
+// WinFlavor is the type behind comm.WinFlavor: how a window was made.
+type WinFlavor int
+
+// The flavours (MPI 4.1 §12.2.6).
+const (
+	FlavorAllocated WinFlavor = iota + 1 // NewWin
+	FlavorCreated                        // WinOf
+	FlavorDynamic                        // NewDynamicWin
+	FlavorShared                         // NewSharedWin
+)
+
+// WinOptions holds the hints with which a window is made. They are the same on all ranks.
+type WinOptions struct {
+	NoLocks   bool
+	Unordered bool
+	Separate  bool // with FlavorShared: the parts need not be contiguous
+	// The only operations of accumulates, besides Replace and NoOp; nil: all.
+	Ops []*Op
+}
+
+// opBits returns a set of bits, one for each operation that accumulates may use, or ErrOp.
+func (o *WinOptions) opBits(t *elem.Type) (bits uint64, err error) {
+	if o.Ops == nil {
+		return math.MaxUint64, nil
+	}
+	for _, op := range o.Ops {
+		k, err := op.accumulate(t)
+		if err != nil {
+			return 0, err
+		}
+		bits |= 1 << k
+	}
+	return bits, nil
+}
+
 // NewWin implements comm.NewWin for n elements of type t.
-func (c *Comm) NewWin(t *elem.Type, n int) (*Win, error) {
-	return c.makeWin("NewWin", t, func() (int, []byte, int, error) {
+func (c *Comm) NewWin(t *elem.Type, n int, o WinOptions) (*Win, error) {
+	x := &Win{elem: t, flavor: FlavorAllocated, options: o}
+	return c.makeWin("NewWin", x, func() (int, []byte, int, error) {
 		bytes, err := memoryFor(t, n)
 		return n, nil, bytes, err
 	})
 }
 
 // WinOf implements comm.WinOf, which documents the call.
-func (c *Comm) WinOf(b elem.Buffer) (*Win, error) {
-	return c.makeWin("WinOf", b.Type, func() (int, []byte, int, error) {
+func (c *Comm) WinOf(b elem.Buffer, o WinOptions) (*Win, error) {
+	x := &Win{elem: b.Type, flavor: FlavorCreated, options: o}
+	return c.makeWin("WinOf", x, func() (int, []byte, int, error) {
 		if err := b.Type.Err; err != nil {
 			return 0, nil, 0, err
 		}
@@ -49,23 +90,44 @@ func (c *Comm) WinOf(b elem.Buffer) (*Win, error) {
 	})
 }
 
-// makeWin makes a window for the call with this name. memory returns n, the number of elements of
+// NewDynamicWin implements comm.NewDynamicWin for elements of type t.
+func (c *Comm) NewDynamicWin(t *elem.Type, o WinOptions) (*Win, error) {
+	x := &Win{elem: t, flavor: FlavorDynamic, options: o}
+	return c.makeWin("NewDynamicWin", x, func() (int, []byte, int, error) { return 0, nil, 0, t.Err })
+}
+
+// NewSharedWin implements comm.NewSharedWin for n elements of type t.
+func (c *Comm) NewSharedWin(t *elem.Type, n int, o WinOptions) (*Win, error) {
+	x := &Win{elem: t, flavor: FlavorShared, options: o}
+	return c.makeWin("NewSharedWin", x, func() (int, []byte, int, error) {
+		bytes, err := memoryFor(t, n)
+		return n, nil, bytes, err
+	})
+}
+
+// makeWin makes the window x for the call with this name. memory returns n, the number of elements of
 // this rank's part, and either local, the memory of that part, or alloc, the number of bytes to
 // allocate for it.
-func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []byte, alloc int, err error)) (*Win, error) {
+func (c *Comm) makeWin(name string, x *Win, memory func() (n int, local []byte, alloc int, err error)) (*Win, error) {
 	l, err := c.begin(name)
 	if err != nil {
 		return nil, err
+	}
+	if err := l.s.checkIntra(); err != nil {
+		return nil, l.end(err)
 	}
 	n, local, alloc, err := memory()
 	if err != nil {
 		return nil, l.end(err)
 	}
-	x, err := l.openWindow(t, n)
+	ops, err := x.options.opBits(x.elem)
 	if err != nil {
+		return nil, l.end(err)
+	}
+	if err := l.openWindow(x, n, ops); err != nil {
 		return nil, err
 	}
-	err = x.connect(name, local, alloc)
+	err = x.connect(name, local, alloc, ops)
 	x.c.s.detach()
 	if err != nil {
 		_ = x.close() // the caller gets err, the first error
@@ -74,27 +136,34 @@ func (c *Comm) makeWin(name string, t *elem.Type, memory func() (n int, local []
 	return x, nil
 }
 
-// hashOf returns a hash of an element type. Ranks compare it to detect that their types differ.
-func hashOf(t *elem.Type) int64 {
+// hashOf returns a hash of what must be the same on all ranks that make a window: the element type,
+// the hints, and the flavour, except that some ranks may call NewWin and others WinOf. ops is the result
+// of opBits.
+func (x *Win) hashOf(ops uint64) int64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "%s %d", t.Go, t.Size) // never fails
+	flavor := x.flavor
+	if flavor == FlavorCreated {
+		flavor = FlavorAllocated
+	}
+	o := &x.options
+	_, _ = fmt.Fprintf(h, "%s %d %d %t %t %t %x", x.elem.Go, x.elem.Size, flavor, o.NoLocks, o.Unordered, o.Separate, ops) // never fails
 	return int64(h.Sum64())
 }
 
-// openWindow gathers the arguments of all ranks, and makes a window that has a communicator of its
-// own but no memory yet. n is the number of elements of this rank's part. openWindow ends the
-// collective l.
-func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
-	s, c, hash := l.s, l.c, hashOf(t)
+// openWindow gathers the arguments of all ranks, and makes the communicator of the window x, which
+// has no memory yet. n is the number of elements of this rank's part, and ops the result of opBits.
+// openWindow ends the collective l.
+func (l *link) openWindow(x *Win, n int, ops uint64) error {
+	s, c, hash := l.s, l.c, x.hashOf(ops)
 	all, err := l.allgatherArgs(calls.KindWin, splitArgs{color: hash, key: int64(n)})
 	if err != nil {
-		return nil, l.end(err)
+		return l.end(err)
 	}
-	x := &Win{of: c, elem: t, lens: make([]int, len(all))}
+	x.of, x.lens = c, make([]int, len(all))
 	var differs error // all ranks find that the types differ, so no rank has to notify another
 	for r := range all {
 		if all[r].color != hash && differs == nil {
-			differs = fmt.Errorf("%w: the window of rank %d has another element type", ErrMismatch, r)
+			differs = fmt.Errorf("%w: the window of rank %d has another element type, flavour or hint", ErrMismatch, r)
 		}
 		x.lens[r] = int(all[r].key)
 	}
@@ -103,7 +172,7 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 		if err == nil {
 			err = c.fail(name, noRank, noRank, differs)
 		}
-		return nil, err
+		return err
 	}
 	own := s.job.newState(id, s.group, s.rank)
 	own.window.Store(true)
@@ -111,21 +180,34 @@ func (l *link) openWindow(t *elem.Type, n int) (*Win, error) {
 	own.coll.HideLeftovers()
 	own.attach(s)
 	x.c = &Comm{s: own, ctx: c.ctx}
-	return x, nil
+	return nil
 }
 
 // connect allocates this rank's part (alloc bytes) or uses local as the part, registers it, and
 // exchanges with all ranks how to access the parts. If connect fails on one rank, it revokes the
 // window's own communicator, so that no other rank waits for this one. name is the name of the
-// call.
-func (x *Win) connect(name string, local []byte, alloc int) error {
+// call, and ops the result of opBits.
+func (x *Win) connect(name string, local []byte, alloc int, ops uint64) error {
 	l, err := x.c.begin(name)
 	if err != nil {
 		return err
 	}
 	cfg := rma.Config{
-		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.elem.Size, Align: x.elem.Align, Kernel: x.accumulator,
-		DeferredFrees: &x.c.s.job.deferredFrees,
+		Ctx: x.c.s.p2p, Local: local, Alloc: alloc, Elem: x.elem.Size, Align: x.elem.Align,
+		Kernel: func(op rma.Op) func(inout, in []byte) {
+			if ops&(1<<op) == 0 {
+				return nil
+			}
+			return x.accumulator(op)
+		},
+		Dynamic: x.flavor == FlavorDynamic, NoLocks: x.options.NoLocks, Unordered: x.options.Unordered,
+		DeferredFrees: &x.c.s.job.deferredFrees, Locks: &x.c.s.job.home.locks,
+	}
+	if x.flavor == FlavorShared && !x.options.Separate {
+		cfg.Contiguous = true
+		if cfg.Offset, cfg.Total, err = x.places(); err != nil {
+			return l.end(err)
+		}
 	}
 	cfg.Datatype, cfg.HasType = datatype(x.elem)
 	x.comparable = comparableBytes(x.elem)
@@ -175,7 +257,58 @@ func (x *Win) settle(name string, own rma.Reach) error {
 	for _, reach := range all {
 		own &= rma.Reach(reach)
 	}
-	return l.end(x.win.Settle(own))
+	err = x.win.Settle(own)
+	if err == nil && x.flavor == FlavorShared && !x.win.AllMapped() {
+		err = ErrRMAShared
+	}
+	if errors.Is(err, ErrRMAShared) { // all ranks find this, so no rank has to notify another
+		if end := l.end(nil); end != nil {
+			return end
+		}
+		return x.of.fail(name, noRank, noRank, err)
+	}
+	return l.end(err)
+}
+
+// places returns where this rank's part of a contiguous window begins, and the length of all parts, in
+// bytes.
+func (x *Win) places() (offset, total int, err error) {
+	for r, n := range x.lens {
+		if r == x.c.s.rank {
+			offset = total
+		}
+		bytes := n * x.elem.Size // cannot overflow: the rank has checked it (memoryFor)
+		if total > math.MaxInt-bytes {
+			return 0, 0, fmt.Errorf("%w: the parts have too many elements", ErrCount)
+		}
+		total += bytes
+	}
+	return offset, total, nil
+}
+
+// Flavor implements comm.Win.Flavor, which documents the call. For a nil window it returns 0.
+func (x *Win) Flavor() WinFlavor {
+	if x == nil {
+		return 0
+	}
+	return x.flavor
+}
+
+// Group implements comm.Win.Group, which documents the call.
+func (x *Win) Group() Group { return x.comm().Group() }
+
+// SetName implements comm.Win.SetName, which documents the call.
+func (x *Win) SetName(name string) { x.Space().SetName(name) }
+
+// Name implements comm.Win.Name, which documents the call.
+func (x *Win) Name() string { return x.Space().Name() }
+
+// Joint implements comm.Win.Joint, which documents the call.
+func (x *Win) Joint() []byte {
+	if x.live() != nil {
+		return nil
+	}
+	return x.win.Joint()
 }
 
 // Local implements comm.Win.Local, which documents the call.
@@ -202,6 +335,7 @@ func (x *Win) Free() error {
 	if err := x.live(); err != nil {
 		return x.fail("Free", noRank, err)
 	}
+	x.c.s.attrs.free()
 	var err error
 	if x.c.s.coll.Err() == nil {
 		if err = x.fence("Free", calls.KindWinFree, true); errors.Is(err, ErrRevoked) {
@@ -225,9 +359,7 @@ func (x *Win) close() error {
 	}
 	s := x.c.s
 	s.closed.Store(true)
-	s.job.stall.remove(s)
-	s.p2p.Close()
-	s.coll.Close()
+	s.shut()
 	return err
 }
 
@@ -281,13 +413,22 @@ func (x *Win) checkElements(n, target, disp int) (int, error) {
 // fail returns err as an *Error of the call op on x, or nil if err is nil. target is noRank if the
 // call has no target.
 func (x *Win) fail(op string, target int, err error) error {
-	return x.comm().fail(op, target, noRank, err)
+	return x.comm().fail(op, target, noRank, withOp(err))
+}
+
+// withOp returns err, the error of an operation. If the window does not have an operation on
+// elements, the result wraps ErrOp.
+func withOp(err error) error {
+	if errors.Is(err, rma.ErrOp) {
+		return fmt.Errorf("%w: %w", ErrOp, err)
+	}
+	return err
 }
 
 // refused returns a request for a call that failed with err before it started an operation. Wait
 // and Test of the request return the error.
 func (x *Win) refused(op string, target int, err error) Request {
-	return x.comm().refused(op, target, noRank, err)
+	return x.comm().refused(op, target, noRank, withOp(err))
 }
 
 // comm returns the window's own communicator, or nil if x is nil.
@@ -302,10 +443,18 @@ func (x *Win) comm() *Comm {
 // returned. If r is zero and err is nil, the operation was complete at once.
 func (x *Win) request(op callName, target int, r engine.Request, err error) Request {
 	if err != nil {
-		return x.c.refused(op.String(), target, noRank, err)
+		return x.refused(op.String(), target, err)
 	}
 	if r == (engine.Request{}) {
 		return Request{c: completedAtStart}
 	}
 	return x.c.startedRequest(r, op, target, noRank, 0)
+}
+
+// Space returns the window's own communicator, which has its attributes.
+func (x *Win) Space() *Comm {
+	if x == nil {
+		return nil
+	}
+	return x.c
 }

@@ -61,6 +61,9 @@ func TestWrongWindowCalls(t *testing.T) {
 		"lock no rank":     {func(w win) error { return w.Lock(2, comm.LockShared) }, comm.ErrRank, "Lock"},
 		"lock kind":        {func(w win) error { return w.Lock(1, 0) }, comm.ErrLockType, "Lock"},
 		"lock twice":       {func(w win) error { return w.Lock(1, comm.LockShared) }, comm.ErrRMASync, "locked already"},
+		"try no rank":      {func(w win) error { _, err := w.TryLock(2, comm.LockShared); return err }, comm.ErrRank, "TryLock"},
+		"try kind":         {func(w win) error { _, err := w.TryLock(1, 0); return err }, comm.ErrLockType, "TryLock"},
+		"try twice":        {func(w win) error { _, err := w.TryLock(1, comm.LockShared); return err }, comm.ErrRMASync, "locked already"},
 		"lock all":         {func(w win) error { return w.LockAll() }, comm.ErrRMASync, "LockAll"},
 		"start":            {func(w win) error { return w.Start([]int{1}) }, comm.ErrRMASync, "Start"},
 		"start no rank":    {func(w win) error { return w.Start([]int{1, 4}) }, comm.ErrRank, "Start"},
@@ -81,7 +84,7 @@ func TestWrongWindowCalls(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				return withWindow(c, 10*c.Rank(), func(w win) error {
 					copy(w.Local(), count(10, 0))
-					if err := comm.Barrier(c); err != nil {
+					if err := c.Barrier(); err != nil {
 						return err
 					}
 					if c.Rank() == 0 { // rank 0 locks the part of rank 1, not its own part
@@ -120,7 +123,7 @@ func TestOutsideOfEpochs(t *testing.T) {
 			); err != nil {
 				return err
 			}
-			return first(comm.Barrier(c), same("own", w.Local(), []int{1, 0, 0, 0}))
+			return first(c.Barrier(), same("own", w.Local(), []int{1, 0, 0, 0}))
 		})
 	})
 }
@@ -235,7 +238,7 @@ func TestWindowCreationErrors(t *testing.T) {
 					}
 				}
 				if name == "types" {
-					err = comm.Barrier(c)
+					err = c.Barrier()
 				} else {
 					err = nil
 				}
@@ -280,7 +283,7 @@ func TestWindowOverAlloc(t *testing.T) {
 	var n atomic.Int64
 	ranks(t, 3, func(c *comm.Comm) error {
 		mem, free, err := comm.Alloc[int](c, 1000)
-		if err := first(err, comm.Barrier(c), comm.Barrier(c)); err != nil {
+		if err := first(err, c.Barrier(), c.Barrier()); err != nil {
 			return err
 		}
 		before := n.Load()

@@ -40,14 +40,14 @@ func TestRevokedWindow(t *testing.T) {
 				}
 				if c.Rank() == 0 {
 					err = first(w.Lock(0, comm.LockExclusive), w.Lock(1, comm.LockExclusive), w.Lock(2, comm.LockExclusive),
-						comm.Barrier(c), w.Revoke(), w.Revoke())
+						c.Barrier(), w.Revoke(), w.Revoke())
 				} else {
-					if err = comm.Barrier(c); err == nil {
+					if err = c.Barrier(); err == nil {
 						err = wantErr(name, call(w), comm.ErrRevoked, "rank 0 of the world called Revoke")
 					}
 				}
 				return first(err, wantErr("later", w.Fence(), comm.ErrRevoked, "Fence"),
-					wantErr("Lock", w.Lock(0, comm.LockShared), comm.ErrRevoked, ""), w.Free(), comm.Barrier(c))
+					wantErr("Lock", w.Lock(0, comm.LockShared), comm.ErrRevoked, ""), w.Free(), c.Barrier())
 			})
 		})
 	}
@@ -62,7 +62,7 @@ func TestWindowOfRevokedComm(t *testing.T) {
 			return err
 		}
 		return withWindow(c, 1, func(w *comm.Win[int]) error {
-			if err := first(comm.Barrier(world), c.Revoke()); err != nil {
+			if err := first(world.Barrier(), c.Revoke()); err != nil {
 				return err
 			}
 			_, err := comm.NewWin[int](c, 1)
@@ -114,7 +114,7 @@ func TestKilledTarget(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					meet := comm.Barrier(c)
+					meet := c.Barrier()
 					if c.Rank() == 1 {
 						commtest.Kill(c)
 						close(dead)
@@ -150,13 +150,13 @@ func TestLockOfFailedRank(t *testing.T) {
 			return err
 		}
 		if c.Rank() == 1 {
-			if err := first(w.Lock(0, comm.LockExclusive), comm.Barrier(c)); err != nil {
+			if err := first(w.Lock(0, comm.LockExclusive), c.Barrier()); err != nil {
 				return err
 			}
 			commtest.Kill(c)
 			return nil
 		}
-		if err := unless(comm.Barrier(c), comm.ErrProcFailed, comm.ErrRevoked); err != nil {
+		if err := unless(c.Barrier(), comm.ErrProcFailed, comm.ErrRevoked); err != nil {
 			return err
 		}
 		if err := w.Lock(0, comm.LockExclusive); err != nil {
@@ -182,13 +182,7 @@ func TestLockOfFailedRank(t *testing.T) {
 		commtest.Kill(c)
 		return nil
 	}
-	for _, fab := range fabrics {
-		if !fab.immortal {
-			t.Run(fab.name, func(t *testing.T) {
-				ranks(t, 3, holder, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
-			})
-		}
-	}
+	overMortal(t, []int{3}, holder)
 }
 
 // TestFreeWhileOthersAreInEpochs: Free waits for other ranks that are in an epoch, and meanwhile
@@ -209,14 +203,14 @@ func TestFreeWhileOthersAreInEpochs(t *testing.T) {
 	})
 	ranks(t, 3, func(c *comm.Comm) error {
 		w, err := comm.NewWin[int](c, 1)
-		if err := first(err, comm.Barrier(c)); err != nil {
+		if err := first(err, c.Barrier()); err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
 			err := first(w.Lock(2, comm.LockExclusive), wantErr("Free", w.Free(), comm.ErrRMASync, "comm: Free (win 0.1)"))
-			return first(err, wantErr("again", w.Free(), comm.ErrWin, "freed"), comm.Barrier(c))
+			return first(err, wantErr("again", w.Free(), comm.ErrWin, "freed"), c.Barrier())
 		}
-		return first(w.Free(), comm.Barrier(c))
+		return first(w.Free(), c.Barrier())
 	})
 }
 
@@ -232,10 +226,10 @@ func TestContextEndsWindowCalls(t *testing.T) {
 				return err
 			}
 			if world.Rank() == 0 {
-				return first(w.Lock(0, comm.LockExclusive), comm.Barrier(world), comm.Barrier(world), w.Unlock(0),
-					comm.Barrier(world), v.Fence(), w.Free())
+				return first(w.Lock(0, comm.LockExclusive), world.Barrier(), world.Barrier(), w.Unlock(0),
+					world.Barrier(), v.Fence(), w.Free())
 			}
-			if err := comm.Barrier(world); err != nil {
+			if err := world.Barrier(); err != nil {
 				return err
 			}
 			cancel()
@@ -243,7 +237,7 @@ func TestContextEndsWindowCalls(t *testing.T) {
 			_, ferr := w.FetchOp(1, 0, 0, comm.Sum)
 			// Free returns the error of the context only if Free has to wait.
 			return first(wantErr("Lock", err, context.Canceled, "comm: Lock ("), wantErr("FetchOp", ferr, comm.ErrRMASync, ""),
-				comm.Barrier(world), comm.Barrier(world), v.Fence(), unless(w.Free(), context.Canceled))
+				world.Barrier(), world.Barrier(), v.Fence(), unless(w.Free(), context.Canceled))
 		})
 	})
 }
@@ -268,7 +262,7 @@ func TestFenceBesidePost(t *testing.T) {
 			ranks(t, 2, func(c *comm.Comm) error {
 				w, err := comm.NewWin[int](c, 1)
 				// After the barrier, all ranks have the window.
-				if err := first(err, comm.Barrier(c)); err != nil {
+				if err := first(err, c.Barrier()); err != nil {
 					return err
 				}
 				if c.Rank() == 0 {
@@ -279,7 +273,7 @@ func TestFenceBesidePost(t *testing.T) {
 				if name == "Fence" {
 					err = first(err, w.Free())
 				}
-				return first(err, comm.Barrier(c))
+				return first(err, c.Barrier())
 			})
 		})
 	}

@@ -38,7 +38,7 @@ func TestWindowsBesideFinalize(t *testing.T) {
 				ranks(t, 3, func(c *comm.Comm) error {
 					w, err := comm.NewWin[int](c, 5000)
 					// After the barrier, all ranks have the window.
-					if err := first(err, comm.Barrier(c)); err != nil {
+					if err := first(err, c.Barrier()); err != nil {
 						return err
 					}
 					if c.Rank() == 2 {

@@ -173,7 +173,7 @@ func accTrial[T comparable](c *comm.Comm, ops []accOp[T], random func(*rand.Rand
 func fetchTrial[T comparable](c *comm.Comm, w *comm.Win[T], ops []accOp[T], n int, random func(*rand.Rand) T) error {
 	target := (c.Rank() + 1) % c.Size()
 	rng := rand.New(rand.NewPCG(uint64(c.Rank()), 98))
-	if err := first(comm.Barrier(c), w.Lock(target, comm.LockExclusive)); err != nil {
+	if err := first(c.Barrier(), w.Lock(target, comm.LockExclusive)); err != nil {
 		return err
 	}
 	for k, o := range ops {

@@ -27,15 +27,25 @@ type exposure struct {
 	mu     sync.Mutex       // not held while a call blocks
 	posted bool             // the exposure epoch is open; guarded by mu
 	done   []engine.Request // receives of the messages with tagDone from the origins; guarded by mu
+	from   []int            // the origins, in the order of done; guarded by mu
 	// The first error of a receive in done that Wait or Test has found in this epoch; guarded by
 	// mu.
 	err error
 	to  []int // the targets of the access epoch; guarded by mu
+	// The receives of the messages with tagPost, if Start has not waited for them (NoCheck); guarded by
+	// mu.
+	early []engine.Request
 }
 
 // Post implements comm.Win.Post, which documents the call.
-func (x *Win) Post(origins []int) error {
+func (x *Win) Post(origins []int) error { return x.PostWith(origins, 0) }
+
+// PostWith implements comm.Win.PostWith, which documents the call.
+func (x *Win) PostWith(origins []int, a Assert) error {
 	err := x.checkRanks(origins)
+	if err == nil {
+		err = a.only(NoCheck | NoStore | NoPut)
+	}
 	if err == nil {
 		err = x.post(origins)
 	}
@@ -54,6 +64,7 @@ func (x *Win) post(origins []int) error {
 		return err
 	}
 	e.posted = true
+	e.from = slices.Clone(origins)
 	for _, r := range origins {
 		e.done = append(e.done, s.p2p.Irecv(nil, engine.Env{Peer: r, Tag: tagDone}))
 		s.p2p.SendBuffered(nil, engine.Env{Peer: r, Tag: tagPost})
@@ -62,23 +73,40 @@ func (x *Win) post(origins []int) error {
 }
 
 // Start implements comm.Win.Start, which documents the call.
-func (x *Win) Start(targets []int) error {
+func (x *Win) Start(targets []int) error { return x.StartWith(targets, 0) }
+
+// StartWith implements comm.Win.StartWith, which documents the call.
+func (x *Win) StartWith(targets []int, a Assert) error {
 	err := x.checkRanks(targets)
 	if err == nil {
-		err = x.start(targets)
+		err = a.only(NoCheck)
+	}
+	if err == nil {
+		err = x.start(targets, a == NoCheck)
 	}
 	return x.fail("Start", noRank, err)
 }
 
-func (x *Win) start(targets []int) error {
+// start opens an access epoch. With unchecked it does not wait for the messages of the targets; then
+// Complete receives them.
+func (x *Win) start(targets []int, unchecked bool) error {
 	if err := x.win.Start(targets); err != nil {
 		return err
 	}
 	s := x.c.s
+	if unchecked {
+		x.pscw.mu.Lock()
+		defer x.pscw.mu.Unlock()
+		x.pscw.to = slices.Clone(targets)
+		for _, r := range targets {
+			x.pscw.early = append(x.pscw.early, s.p2p.Irecv(nil, engine.Env{Peer: r, Tag: tagPost}))
+		}
+		return nil
+	}
 	for _, r := range targets {
 		if _, err := s.p2p.Recv(x.c.ctx, nil, engine.Env{Peer: r, Tag: tagPost}); err != nil {
 			s.revoke(fmt.Errorf("Start of rank %d of %s: %w", s.rank, s.name(), err))
-			return err
+			return x.c.s.waitedFor(r, err)
 		}
 	}
 	x.pscw.mu.Lock()
@@ -90,9 +118,16 @@ func (x *Win) start(targets []int) error {
 // Complete implements comm.Win.Complete, which documents the call.
 func (x *Win) Complete() error {
 	return x.checked("Complete", func() error {
+		posts := x.awaitPosts()
+		if isContext(posts) {
+			return posts
+		}
 		err := x.win.Complete(x.c.ctx)
 		if isContext(err) {
 			return err
+		}
+		if err == nil {
+			err = posts
 		}
 		x.pscw.mu.Lock()
 		defer x.pscw.mu.Unlock()
@@ -104,6 +139,28 @@ func (x *Win) Complete() error {
 	})
 }
 
+// awaitPosts receives the messages for which an unchecked Start has not waited. It returns the first
+// error. After the error of a context, awaitPosts may be called again.
+func (x *Win) awaitPosts() error {
+	x.pscw.mu.Lock()
+	early := x.pscw.early
+	x.pscw.mu.Unlock()
+	var first error
+	for _, r := range early {
+		_, err := r.Wait(x.c.ctx)
+		if isContext(err) {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	x.pscw.mu.Lock()
+	x.pscw.early = nil
+	x.pscw.mu.Unlock()
+	return first
+}
+
 // Wait implements comm.Win.Wait, which documents the call.
 func (x *Win) Wait() error {
 	return x.checked("Wait", func() error {
@@ -111,10 +168,10 @@ func (x *Win) Wait() error {
 		if err != nil {
 			return err
 		}
-		for _, r := range done {
+		for i, r := range done {
 			_, err := r.Wait(x.c.ctx)
 			if isContext(err) {
-				return err // the epoch stays open: the origin of r has not called Complete yet
+				return x.c.s.waitedFor(x.pscw.origin(i), err) // the epoch stays open: the origin of r has not called Complete yet
 			}
 			x.pscw.keepError(err)
 		}
@@ -160,6 +217,16 @@ func (x *Win) exposureRequests() ([]engine.Request, error) {
 	return slices.Clone(e.done), nil
 }
 
+// origin returns the origin of request i of done, or noRank if another goroutine has ended the epoch.
+func (e *exposure) origin(i int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if i >= len(e.from) {
+		return noRank
+	}
+	return e.from[i]
+}
+
 // keepError stores err if it is the first error of the exposure epoch.
 func (e *exposure) keepError(err error) {
 	e.mu.Lock()
@@ -174,7 +241,7 @@ func (e *exposure) close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err := e.err
-	e.posted, e.done, e.err = false, nil, nil
+	e.posted, e.done, e.from, e.err = false, nil, nil, nil
 	return err
 }
 

@@ -33,7 +33,7 @@ func TestShared(t *testing.T) {
 		return withWindow(c, 100*c.Rank(), func(w *comm.Win[int]) error {
 			for round := range 5 {
 				copy(w.Local(), count(100*c.Rank(), 1000*c.Rank()+round))
-				if err := comm.Barrier(c); err != nil {
+				if err := c.Barrier(); err != nil {
 					return err
 				}
 				for r := range c.Size() {
@@ -46,7 +46,7 @@ func TestShared(t *testing.T) {
 					}
 				}
 				// All ranks must have loaded the parts before the next round stores into them.
-				if err := comm.Barrier(c); err != nil {
+				if err := c.Barrier(); err != nil {
 					return err
 				}
 			}

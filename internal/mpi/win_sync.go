@@ -19,6 +19,26 @@ const (
 	LockExclusive
 )
 
+// Assert is the type behind comm.Assert: a set of assertions about a synchronization.
+type Assert uint
+
+// The assertions (MPI 4.1 §12.5.5).
+const (
+	NoCheck Assert = 1 << iota
+	NoStore
+	NoPut
+	NoPrecede
+	NoSucceed
+)
+
+// only returns an error if a has other bits than those of allowed.
+func (a Assert) only(allowed Assert) error {
+	if a&^allowed != 0 {
+		return fmt.Errorf("%w: the call does not permit the assertion %#x", ErrArg, uint(a&^allowed))
+	}
+	return nil
+}
+
 // Fence implements comm.Win.Fence, which documents the call.
 func (x *Win) Fence() error {
 	err := x.live()
@@ -26,6 +46,28 @@ func (x *Win) Fence() error {
 		return x.fail("Fence", noRank, err)
 	}
 	return x.fence("Fence", calls.KindFence, false)
+}
+
+// FenceWith implements comm.Win.FenceWith, which documents the call.
+func (x *Win) FenceWith(a Assert) error {
+	err := x.live()
+	if err == nil {
+		err = a.only(NoStore | NoPut | NoPrecede | NoSucceed)
+	}
+	if err != nil {
+		return x.fail("Fence", noRank, err)
+	}
+	sign := calls.KindFence // all ranks pass the same of these two assertions
+	switch a & (NoPrecede | NoSucceed) {
+	case NoPrecede:
+		sign = calls.KindFenceFirst
+	case NoSucceed:
+		sign = calls.KindFenceLast
+	case NoPrecede | NoSucceed:
+		sign = calls.KindFenceAlone
+	default:
+	}
+	return x.fence("Fence", sign, false)
 }
 
 // fence closes this rank's fence epoch and blocks until all ranks have closed theirs. last says
@@ -39,7 +81,10 @@ func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 	if x.pscw.open() {
 		return l.end(fmt.Errorf("%w: Wait has not been called since Post", ErrRMASync))
 	}
-	if err := x.win.Fence(l.ctx, last); err != nil {
+	if (sign == calls.KindFenceFirst || sign == calls.KindFenceAlone) && x.win.Pending() {
+		return l.end(fmt.Errorf("%w: operations precede, although the program asserts that none does", ErrRMASync))
+	}
+	if err := x.win.Fence(l.ctx, last || sign == calls.KindFenceLast || sign == calls.KindFenceAlone); err != nil {
 		return l.end(err)
 	}
 	if last {
@@ -53,15 +98,38 @@ func (x *Win) fence(name string, sign coll.Kind, last bool) error {
 }
 
 // Lock implements comm.Win.Lock, which documents the call.
-func (x *Win) Lock(target int, kind LockKind) error {
+func (x *Win) Lock(target int, kind LockKind) error { return x.LockWith(target, kind, 0) }
+
+// LockWith implements comm.Win.LockWith, which documents the call.
+func (x *Win) LockWith(target int, kind LockKind, a Assert) error {
+	err := x.checkTarget(target)
+	if err == nil {
+		err = a.only(NoCheck)
+	}
+	if err == nil && kind != LockShared && kind != LockExclusive {
+		err = fmt.Errorf("%w: %d", ErrLockType, kind)
+	}
+	switch {
+	case err != nil || target == ProcNull:
+	case a == NoCheck:
+		err = x.win.LockUnchecked(x.c.ctx, target, kind == LockExclusive)
+	default:
+		err = x.win.Lock(x.c.ctx, target, kind == LockExclusive)
+	}
+	return x.fail("Lock", target, err)
+}
+
+// TryLock implements comm.Win.TryLock, which documents the call.
+func (x *Win) TryLock(target int, kind LockKind) (bool, error) {
 	err := x.checkTarget(target)
 	if err == nil && kind != LockShared && kind != LockExclusive {
 		err = fmt.Errorf("%w: %d", ErrLockType, kind)
 	}
-	if err == nil && target != ProcNull {
-		err = x.win.Lock(x.c.ctx, target, kind == LockExclusive)
+	got := err == nil
+	if got && target != ProcNull {
+		got, err = x.win.TryLock(x.c.ctx, target, kind == LockExclusive)
 	}
-	return x.fail("Lock", target, err)
+	return got, x.fail("TryLock", target, err)
 }
 
 // Unlock implements comm.Win.Unlock, which documents the call.
@@ -76,6 +144,19 @@ func (x *Win) Unlock(target int) error {
 // LockAll implements comm.Win.LockAll, which documents the call.
 func (x *Win) LockAll() error {
 	return x.checked("LockAll", func() error { return x.win.LockAll(x.c.ctx) })
+}
+
+// LockAllWith implements comm.Win.LockAllWith, which documents the call.
+func (x *Win) LockAllWith(a Assert) error {
+	return x.checked("LockAll", func() error {
+		switch err := a.only(NoCheck); {
+		case err != nil:
+			return err
+		case a == NoCheck:
+			return x.win.LockAllUnchecked()
+		}
+		return x.win.LockAll(x.c.ctx)
+	})
 }
 
 // UnlockAll implements comm.Win.UnlockAll, which documents the call.

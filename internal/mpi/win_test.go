@@ -173,7 +173,7 @@ func TestExclusiveLocks(t *testing.T) {
 					return err
 				}
 			}
-			if err := comm.Barrier(c); err != nil {
+			if err := c.Barrier(); err != nil {
 				return err
 			}
 			sum := make([]int, 1)

@@ -13,8 +13,7 @@ func TestErrorsSayWhatToChange(t *testing.T) {
 		if err := comm.SendValue(c, "text", 0, 0); err != nil {
 			return err
 		}
-		var n int
-		_, err := comm.RecvValue(c, &n, 0, 0)
+		_, _, err := comm.RecvValue[int](c, 0, 0)
 		d, derr := c.Dup()
 		if derr != nil {
 			return derr
@@ -23,7 +22,7 @@ func TestErrorsSayWhatToChange(t *testing.T) {
 		ferr := d.Free()
 		_, rerr := recv.Wait()
 		return first(
-			wantErr("RecvValue of another type", err, comm.ErrType, "receive into a pointer to the type that was sent"),
+			wantErr("RecvValue of another type", err, comm.ErrType, "receive the type that was sent"),
 			ferr,
 			wantErr("Wait after Free", rerr, comm.ErrClosed, "the communicator was freed"),
 		)

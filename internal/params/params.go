@@ -48,6 +48,7 @@ type Source string
 // The sources, weakest first.
 const (
 	FromDefault Source = "default"
+	FromUser    Source = "user's file"
 	FromEnv     Source = "environment"
 	FromFile    Source = "job file"
 	FromFlag    Source = "flag"

@@ -18,6 +18,8 @@ var Table = []Param{
 		Help: "libfabric provider by its name in fi_info, with utility providers, for example tcp;ofi_rxm or shm; empty: the first suitable one"},
 	{Key: "transport.libfabric.interface", Kind: String, Default: "",
 		Help: "libfabric domain, for example eth0, or local address; empty: loopback within one host, else the first routable address"},
+	{Key: "transport.libfabric.keep_registered", Kind: Bytes, Default: "256m", Unit: "bytes",
+		Help: "libfabric keeps up to 128 buffers of Go's heap, of together up to this size, registered after a transfer if the program uses them again; until others replace them, the garbage collector does not free them; 0: none"},
 	{Key: "engine.poll", Kind: Duration, Default: "5us",
 		Help: "how long a waiting goroutine polls before it yields its core, if engine.spin permits it; unless this is 0, it does not sleep while a window is open"},
 	{Key: "engine.spin", Kind: String, Default: "auto", Choices: []string{"auto", "always", "never"},

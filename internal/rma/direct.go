@@ -82,7 +82,7 @@ func (t *target) postWaiting() {
 	for op := t.waiting.head; op != nil && t.inFlight < maxInFlight; op = t.waiting.head {
 		atomic := op.kind != wire.WinPut && op.kind != wire.WinGet
 		if atomic {
-			if t.overlapsAtomic(op) {
+			if !t.w.cfg.Unordered && t.overlapsAtomic(op) {
 				return
 			}
 			t.atomics = append(t.atomics, op)
@@ -119,7 +119,7 @@ func (t *target) register(op *operation, atomic bool) error {
 	if op.kind == wire.WinGet {
 		buf = op.result
 	}
-	m, err := t.w.port.Register(t.rail, buf, transport.Local)
+	m, err := t.w.port.Register(t.rail, buf, transport.Local|transport.MayKeep)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (t *target) postNext(op *operation) {
 		x.Atomic, x.Data, x.Compare, x.Fetch = fabricOps[op.op], part(op.src), nil, part(op.result)
 	}
 	x.Datatype = w.cfg.Datatype
-	where := &t.part.Regions[rail]
+	where := &op.keys[rail]
 	x.RemoteKey, x.RemoteAddr = where.Key, where.Base+uint64(op.disp+op.offset)
 	op.step = n
 	done, err := w.port.Post(op.Transfer, kind, t.rank, rail)
@@ -179,7 +179,11 @@ func (t *target) postNext(op *operation) {
 // transferEnded continues an operation after a segment has ended.
 func (t *target) transferEnded(op *operation, err error) {
 	op.offset += op.step
-	if errors.Is(err, transport.ErrKey) {
+	switch {
+	case !errors.Is(err, transport.ErrKey):
+	case op.region != 0:
+		err = errDetached
+	default:
 		err = fmt.Errorf("%w: the window of rank %d: %w", engine.ErrClosed, t.rank, err)
 	}
 	switch {

@@ -22,6 +22,9 @@
 // target has registered the part with it, and the origin's endpoint reaches the region
 // ([transport.RegionReacher]). Each origin decides that for itself.
 //
+// The picture is for contiguous bytes of parts. access.go has the same for operations with layouts, and
+// region.go for the regions of dynamic windows, whose memory each rank attaches and detaches.
+//
 // All accumulates of a window use one method, which the ranks choose when they create the window,
 // because the atomic operations of a fabric, of a processor and of a target's progress are not
 // atomic with respect to each other. All locks of a window use one method too: lock tables in

@@ -21,7 +21,7 @@ func (w *Window) admit(ctx context.Context, t *target) error {
 	switch {
 	case t.down != nil:
 		return t.down
-	case t.lock == lockHeld && !t.abandoned, w.fence, t.begun:
+	case t.lock == lockHeld && !t.abandoned, w.fence, t.begun, t.unchecked, w.allUnchecked:
 		return nil
 	case w.all:
 		if err := w.acquire(ctx, t, false); err != nil || w.all || t.locked {
@@ -57,22 +57,30 @@ func (w *Window) endFence() {
 // first, Lock returns ctx's error and gives the request up; if the request is granted nevertheless,
 // and no other call waits for the lock by then, the lock is released at once.
 func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
+	return w.lock(ctx, target, exclusive, false)
+}
+
+// LockUnchecked is [Window.Lock] without the lock (MPI_MODE_NOCHECK): the program makes sure that no
+// other rank has a lock of the part that is not compatible, until Unlock. If the locks are in shared
+// memory and another rank has such a lock, LockUnchecked returns ErrEpoch.
+func (w *Window) LockUnchecked(ctx context.Context, target int, exclusive bool) error {
+	return w.lock(ctx, target, exclusive, true)
+}
+
+func (w *Window) lock(ctx context.Context, target int, exclusive, unchecked bool) error {
 	w.port.Lock()
 	defer w.port.Unlock()
-	if err := w.mayOpen(); err != nil {
+	t, err := w.mayLockTarget(target)
+	if err != nil {
 		return err
 	}
-	if target < 0 || target >= len(w.targets) {
-		return fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
-	}
-	t := &w.targets[target]
-	if t.locked || t.locking || t.lock != lockNone && !t.abandoned {
-		return fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
+	if unchecked {
+		return t.enterUnchecked(exclusive)
 	}
 	w.endFence()
 	t.locking = true // from here on LockAll, Start and Fence fail, and another Lock of this part
 	w.locked++
-	err := w.acquire(ctx, t, exclusive)
+	err = w.acquire(ctx, t, exclusive)
 	t.locking = false
 	if err != nil {
 		w.locked--
@@ -80,6 +88,68 @@ func (w *Window) Lock(ctx context.Context, target int, exclusive bool) error {
 	}
 	t.locked = true
 	return nil
+}
+
+// TryLock is [Window.Lock], except that it does not wait for ranks that have the lock or wait for
+// it: it reports whether it has opened the epoch. If the locks are not in shared memory, it waits
+// for the target's answer; if ctx ends first, TryLock returns ctx's error and gives the request up.
+func (w *Window) TryLock(ctx context.Context, target int, exclusive bool) (bool, error) {
+	w.port.Lock()
+	defer w.port.Unlock()
+	t, err := w.mayLockTarget(target)
+	if err != nil {
+		return false, err
+	}
+	t.locking = true
+	w.locked++
+	got, err := t.tryAcquire(ctx, exclusive)
+	t.locking = false
+	if err != nil || !got {
+		w.locked--
+		return false, err
+	}
+	w.endFence()
+	t.locked = true
+	return true, nil
+}
+
+// mayLockTarget returns the target with a rank, if this rank may open an epoch of Lock with it.
+func (w *Window) mayLockTarget(target int) (*target, error) {
+	if err := w.mayLock(); err != nil {
+		return nil, err
+	}
+	if target < 0 || target >= len(w.targets) {
+		return nil, fmt.Errorf("%w: rank %d of %d", ErrRange, target, len(w.targets))
+	}
+	t := &w.targets[target]
+	if t.locked || t.locking || t.lock != lockNone && !t.abandoned {
+		return nil, fmt.Errorf("%w: rank %d's part is locked already", ErrEpoch, target)
+	}
+	return t, nil
+}
+
+// enterUnchecked opens the epoch of LockUnchecked.
+func (t *target) enterUnchecked(exclusive bool) error {
+	w := t.w
+	if t.down != nil {
+		return t.down
+	}
+	if w.tableLocks && t.lockTable.conflicts(w.rank, exclusive) {
+		return fmt.Errorf("%w: another rank has a lock of rank %d's part, although the program asserts that none has", ErrEpoch, t.rank)
+	}
+	w.endFence()
+	w.locked++
+	t.locked, t.unchecked = true, true
+	t.updateFlags()
+	return nil
+}
+
+// mayLock is mayOpen for an epoch with locks.
+func (w *Window) mayLock() error {
+	if w.cfg.NoLocks {
+		return fmt.Errorf("%w: the window was made without locks", ErrEpoch)
+	}
+	return w.mayOpen()
 }
 
 // Unlock closes the epoch of [Window.Lock]. It blocks until all operations are complete at the
@@ -104,6 +174,10 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 	}
 	t.locked = false
 	w.locked--
+	if t.unchecked {
+		t.unchecked = false
+		t.updateFlags()
+	}
 	t.releaseLock()
 	if err := t.epochError(); err != nil {
 		return err
@@ -113,17 +187,26 @@ func (w *Window) Unlock(ctx context.Context, target int) error {
 
 // LockAll opens an epoch with all targets (MPI_Win_lock_all). It does not block. The first
 // operation with a target acquires a shared lock of its part.
-func (w *Window) LockAll(context.Context) error {
+func (w *Window) LockAll(context.Context) error { return w.lockAll(false) }
+
+// LockAllUnchecked is [Window.LockAll] without locks: the program makes sure that no other rank has an
+// exclusive lock of any part until UnlockAll.
+func (w *Window) LockAllUnchecked() error { return w.lockAll(true) }
+
+func (w *Window) lockAll(unchecked bool) error {
 	w.port.Lock()
 	defer w.port.Unlock()
-	if err := w.mayOpen(); err != nil {
+	if err := w.mayLock(); err != nil {
 		return err
 	}
 	if w.locked > 0 {
 		return fmt.Errorf("%w: a part is locked", ErrEpoch)
 	}
 	w.endFence()
-	w.all = true
+	w.all, w.allUnchecked = true, unchecked
+	if unchecked {
+		w.updateAllFlags()
+	}
 	return nil
 }
 
@@ -134,7 +217,10 @@ func (w *Window) UnlockAll(ctx context.Context) error {
 	if !w.all {
 		return fmt.Errorf("%w: LockAll was not called", ErrEpoch)
 	}
-	return w.finishEpoch(ctx, func() { w.all = false })
+	return w.finishEpoch(ctx, func() {
+		w.all, w.allUnchecked = false, false
+		w.updateAllFlags()
+	})
 }
 
 // Fence closes the fence epoch, if one is open, and opens another one unless last is set
@@ -296,6 +382,18 @@ func (w *Window) flushAll(ctx context.Context, local bool) error {
 		}
 	}
 	return w.err
+}
+
+// Pending reports whether an operation of this rank is not complete.
+func (w *Window) Pending() bool {
+	w.port.Lock()
+	defer w.port.Unlock()
+	for i := range w.targets {
+		if w.targets[i].pending > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // allIdle reports whether target.idle is set for all targets.

@@ -47,6 +47,12 @@ func (m *member) epochWithTimeouts(rng *rand.Rand, begun *[4]atomic.Int64) error
 		if err := m.LockAll(ctx); err != nil {
 			return err
 		}
+	} else if rng.IntN(3) == 0 {
+		if got, err := m.TryLock(ctx, target, rng.IntN(2) == 0); !got && (err == nil || timedOut(err)) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	} else if err := m.Lock(ctx, target, rng.IntN(2) == 0); timedOut(err) {
 		return nil
 	} else if err != nil {

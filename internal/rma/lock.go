@@ -2,6 +2,7 @@ package rma
 
 import (
 	"context"
+	"slices"
 
 	"github.com/weft-hpc/weft/internal/wire"
 )
@@ -13,6 +14,19 @@ import (
 //	        ▲ │ exclusive request                    │ exclusive request: it waits,
 //	        │ ▼                                      ▼ and all later requests wait too
 //	      exclusive ◄────────────────────────── the last holder releases it
+//
+// A process that has a lock passes the ranks that wait: its shared request waits only for a rank that
+// has the lock exclusively. Otherwise ranks could wait for each other: 0 and 1 in LockAll, 2 and 3
+// for an exclusive lock of their own parts,
+//
+//	0 has a lock of 3, and waits at 2 behind 2, which waits for 1;
+//	1 has a lock of 2, and waits at 3 behind 3, which waits for 0.
+//
+// So an epoch of LockAll requests its first lock in the order of all requests, and while it waits it
+// has and requests no other.
+//
+// A request of TryLock is granted at once or refused. It never waits for another rank's lock, so it
+// adds nothing to such a circle. It passes the ranks that wait under the same rule.
 //
 // If all ranks share memory, the lock is in the target's lock table, and each rank changes the
 // table itself. So a lock that is free costs no message, and the target does nothing. A rank that
@@ -44,8 +58,10 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 			return err
 		}
 		switch {
+		case t.lock == lockNone && w.all && w.requested > 0 && w.cfg.Locks.Load() == 0:
+			// The epoch's first request is pending.
 		case t.lock == lockNone:
-			if err := t.request(exclusive); err != nil {
+			if err := t.request(exclusive, false); err != nil {
 				return err
 			}
 			continue
@@ -66,8 +82,43 @@ func (w *Window) acquire(ctx context.Context, t *target, exclusive bool) error {
 	}
 }
 
-// request requests the lock of a part.
-func (t *target) request(exclusive bool) error {
+// tryAcquire is acquire, except that it does not wait for other ranks that have the lock: it reports
+// whether this rank has got the lock. By messages it waits for the target's answer. If ctx ends
+// first, tryAcquire gives the request up. The caller has set t.locking, so no other goroutine requests
+// the lock meanwhile.
+func (t *target) tryAcquire(ctx context.Context, exclusive bool) (bool, error) {
+	w := t.w
+	t.lockWaiters++
+	defer func() { t.lockWaiters-- }()
+	w.port.Poll() // for failures, as in acquire, and for the answer to a request that was given up
+	if err := t.invalid(); err != nil {
+		return false, err
+	}
+	if t.lock != lockNone { // the request that was given up is pending
+		return false, nil
+	}
+	if err := t.request(exclusive, true); err != nil {
+		return false, err
+	}
+	for t.lock == lockRequested {
+		if err := w.port.Await(ctx); err != nil {
+			if t.lock == lockRequested {
+				t.abandon()
+				return false, err
+			}
+			break
+		}
+	}
+	if err := t.invalid(); err != nil {
+		t.releaseLock()
+		return false, err
+	}
+	return t.lock == lockHeld, nil
+}
+
+// request requests the lock of a part. If try is set and the lock is not free, the request ends: at
+// once, or with the target's answer.
+func (t *target) request(exclusive, try bool) error {
 	w := t.w
 	if w.tableLocks {
 		if !t.acquireLatch() {
@@ -77,20 +128,54 @@ func (t *target) request(exclusive bool) error {
 		if t.lock != lockNone { // another goroutine has requested it in the meantime
 			return nil
 		}
-		t.lockTable.request(w.rank, exclusive)
-		t.lock, t.exclusive = lockRequested, exclusive
+		if try {
+			t.repairLock() // no later call does it for a rank that does not wait
+			if !t.lockTable.tryRequest(w.rank, exclusive, t.passes(exclusive)) {
+				return nil
+			}
+		} else {
+			t.lockTable.request(w.rank, exclusive, t.passes(exclusive))
+		}
+		t.exclusive = exclusive
+		t.setLock(lockRequested)
 		if t.lockTable.holds(w.rank) {
-			t.lock = lockHeld
+			t.setLock(lockHeld)
 			t.updateFlags()
 		}
 		return nil
 	}
-	t.lock, t.exclusive, t.abandoned = lockRequested, exclusive, false
-	if t.rank == w.rank {
-		return w.enqueue(t, exclusive)
+	passes := t.passes(exclusive)
+	if t.rank == w.rank && try && !w.grantable(exclusive, passes) {
+		return nil
 	}
-	t.sendControl(wire.Window{Kind: wire.WinLock, Flag: exclusive})
+	t.exclusive, t.abandoned = exclusive, false
+	t.setLock(lockRequested)
+	if t.rank == w.rank {
+		return w.enqueue(t, exclusive, passes)
+	}
+	t.trying = try
+	t.sendControl(wire.Window{Kind: wire.WinLock, Flag: exclusive, Passes: passes, Try: try})
 	return nil
+}
+
+// passes reports whether a request passes the ranks that wait for the lock: see above.
+func (t *target) passes(exclusive bool) bool { return !exclusive && t.w.cfg.Locks.Load() > 0 }
+
+// setLock changes the state of the lock, and the counts of such states.
+func (t *target) setLock(s lockState) {
+	w := t.w
+	count := func(s lockState, n int) {
+		switch s {
+		case lockNone:
+		case lockRequested:
+			w.requested += n
+		case lockHeld:
+			w.cfg.Locks.Add(int64(n))
+		}
+	}
+	count(t.lock, -1)
+	count(s, 1)
+	t.lock = s
 }
 
 // abandon gives up a request for the lock of a part, because no call waits for it any more. In a
@@ -104,6 +189,7 @@ func (t *target) abandon() {
 	if t.w.invalid() == nil && t.acquireLatch() {
 		if t.lockWaiters == 1 && t.lock == lockRequested {
 			t.dropLock()
+			t.w.port.WakeAwait() // for calls that wait because of this request
 		}
 		t.lockTable.unlatch()
 	}
@@ -112,12 +198,28 @@ func (t *target) abandon() {
 // granted records that this rank has got the lock of a part, by messages. If no call waits for the
 // lock any more, granted releases it.
 func (t *target) granted() {
-	t.lock = lockHeld
+	t.trying = false
+	t.setLock(lockHeld)
 	if t.abandoned {
 		t.releaseLock()
 	}
 	t.updateFlags()
 	t.w.port.WakeAwait()
+}
+
+// refused records that the target has refused a request of TryLock. A call that has taken over the
+// request, because no call waited for it any more, requests the lock again.
+func (t *target) refused() error {
+	if !t.trying || t.lock != lockRequested {
+		if t.down != nil {
+			return nil
+		}
+		return errLocking
+	}
+	t.trying, t.abandoned = false, false
+	t.setLock(lockNone)
+	t.w.port.WakeAwait()
+	return nil
 }
 
 // releaseLock releases the lock of a part, if this rank has it.
@@ -135,7 +237,8 @@ func (t *target) releaseLock() {
 		}
 		return
 	}
-	t.lock, t.abandoned = lockNone, false
+	t.setLock(lockNone)
+	t.abandoned = false
 	t.updateFlags()
 	if t.rank == w.rank {
 		w.dequeue(t)
@@ -170,7 +273,7 @@ func (t *target) acquireLatch() bool {
 // dropLock releases this rank's lock or withdraws its request, and grants the lock to the next
 // ranks. The caller holds the latch.
 func (t *target) dropLock() {
-	t.lock = lockNone
+	t.setLock(lockNone)
 	t.updateFlags()
 	t.lockTable.release(t.w.rank)
 	t.grant()
@@ -197,20 +300,28 @@ func (t *target) lockChanged() bool {
 	w := t.w
 	switch {
 	case t.lockTable.holds(w.rank):
-		t.lock = lockHeld
+		t.setLock(lockHeld)
 		t.updateFlags()
 		w.port.WakeAwait()
 		return true
 	case t.endedSeen == w.endedRanks:
 		return false
 	}
-	t.endedSeen = w.endedRanks
 	if t.acquireLatch() {
-		t.lockTable.repair(w.gone)
-		t.grant()
+		t.repairLock()
 		t.lockTable.unlatch()
 	}
 	return true
+}
+
+// repairLock repairs the lock table if ranks have ended since the last repair. The caller holds the
+// latch.
+func (t *target) repairLock() {
+	if t.endedSeen != t.w.endedRanks {
+		t.endedSeen = t.w.endedRanks
+		t.lockTable.repair(t.w.gone)
+		t.grant()
+	}
 }
 
 // Locks by messages
@@ -222,9 +333,10 @@ type lockRequest struct {
 }
 
 // enqueue puts a rank's request for the lock of this rank's part into the queue, and grants the
-// lock if it is free. t is the target struct of the rank that requests the lock. enqueue returns an
-// error if a correct peer sends no such request now.
-func (w *Window) enqueue(t *target, exclusive bool) error {
+// lock if it is free. t is the target struct of the rank that requests the lock. A request that
+// passes the others goes to the front. enqueue returns an error if a correct peer sends no such
+// request now.
+func (w *Window) enqueue(t *target, exclusive, passes bool) error {
 	if t.peerLock != lockNone {
 		return errLocking
 	}
@@ -232,8 +344,32 @@ func (w *Window) enqueue(t *target, exclusive bool) error {
 		return errFlood
 	}
 	t.peerLock = lockRequested
-	w.queue = append(w.queue, lockRequest{t.rank, exclusive})
+	at := len(w.queue)
+	if passes {
+		at = 0
+	}
+	w.queue = slices.Insert(w.queue, at, lockRequest{t.rank, exclusive})
 	w.grant()
+	return nil
+}
+
+// grantable reports whether enqueue would grant the lock at once.
+func (w *Window) grantable(exclusive, passes bool) bool {
+	return (len(w.queue) == 0 || passes) && !w.owned && (!exclusive || w.shared == 0)
+}
+
+// refuse answers the request of TryLock of the rank of t, which enqueue would not grant at once.
+func (t *target) refuse() error {
+	switch {
+	case t.peerLock != lockNone:
+		return errLocking
+	case t.answers >= maxAnswers:
+		return errFlood
+	}
+	x := t.newControl()
+	x.answer = true
+	t.answers++
+	x.send(wire.Window{Kind: wire.WinBusy})
 	return nil
 }
 

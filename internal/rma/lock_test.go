@@ -291,3 +291,127 @@ func TestLockGivenUp(t *testing.T) {
 		}
 	})
 }
+
+// TestLockAllPassesWaitingRanks: while ranks 2 and 3 wait for exclusive locks of their own parts, 0
+// and 1 in LockAll, of which each has a lock that one of them waits for, must get the other's lock.
+// In the order of the requests the four would wait for each other.
+func TestLockAllPassesWaitingRanks(t *testing.T) {
+	everyFlavour(t, 4, 8, func(t *testing.T, ms []*member) {
+		get := func(m *member, target int) error {
+			if err := m.Get(background, target, 0, make([]byte, 8)); err != nil {
+				return err
+			}
+			return m.Flush(background, target)
+		}
+		turn := make([]chan struct{}, 3) // closed when the ranks have done a step
+		var left [3]atomic.Int32
+		for i := range turn {
+			turn[i] = make(chan struct{})
+			left[i].Store(2)
+		}
+		done := func(step int) {
+			if left[step].Add(-1) == 0 {
+				close(turn[step])
+			}
+		}
+		each(t, ms, func(m *member) error {
+			if m.rank >= 2 {
+				for waiting := false; !waiting; { // serves the others
+					select {
+					case <-turn[0]:
+						waiting = true
+					default:
+						if err := m.Sync(); err != nil {
+							return err
+						}
+					}
+				}
+				locked := make(chan error, 1)
+				go func() { locked <- m.Lock(background, m.rank, true) }()
+				for requested := 0; requested == 0; {
+					m.port.Lock()
+					requested = m.requested
+					m.port.Unlock()
+				}
+				done(1)
+				if err := <-locked; err != nil {
+					return err
+				}
+				if err := m.Unlock(background, m.rank); err != nil {
+					return err
+				}
+				return m.barrier()
+			}
+			if err := m.LockAll(background); err != nil {
+				return err
+			}
+			if err := get(m, 3-m.rank); err != nil {
+				return err
+			}
+			done(0)
+			<-turn[1]
+			if err := get(m, 2+m.rank); err != nil {
+				return err
+			}
+			if err := m.UnlockAll(background); err != nil {
+				return err
+			}
+			return m.barrier()
+		})
+		for _, m := range ms {
+			require.Zero(t, m.requested)
+			require.Zero(t, m.cfg.Locks.Load())
+		}
+	})
+}
+
+// TestLockAllFirstRequest: an epoch of LockAll whose first request waits must not have or request
+// another lock, because it would not pass the ranks that wait there.
+func TestLockAllFirstRequest(t *testing.T) {
+	everyFlavour(t, 3, 8, func(t *testing.T, ms []*member) {
+		locked, tried := make(chan struct{}), make(chan struct{})
+		each(t, ms, func(m *member) error {
+			switch m.rank {
+			case 1: // has its own lock until rank 0 has tried two operations
+				if err := m.Lock(background, 1, true); err != nil {
+					return err
+				}
+				close(locked)
+				<-tried
+				if err := m.Unlock(background, 1); err != nil {
+					return err
+				}
+			case 0:
+				<-locked
+				if err := m.LockAll(background); err != nil {
+					return err
+				}
+				results := make(chan error, 2)
+				put := func(target int) { results <- m.Put(background, target, 0, word(7)) }
+				go put(1)
+				for requested := 0; requested == 0; {
+					m.port.Lock()
+					requested = m.requested
+					m.port.Unlock()
+				}
+				go put(2)
+				for waiters := 0; waiters == 0; {
+					m.port.Lock()
+					waiters = m.targets[2].lockWaiters
+					state := m.targets[2].lock
+					m.port.Unlock()
+					if state != lockNone {
+						return fmt.Errorf("the epoch has requested a second lock")
+					}
+				}
+				close(tried)
+				if err := firstOf(<-results, <-results, m.UnlockAll(background)); err != nil {
+					return err
+				}
+			}
+			return m.barrier()
+		})
+		require.Equal(t, int64(7), get(ms[1].local))
+		require.Equal(t, int64(7), get(ms[2].local))
+	})
+}

@@ -32,14 +32,14 @@ import (
 // of it is an address or a length.
 type lockTable struct {
 	*lockTableHead
-	states []atomic.Uint64 // by rank: ticket << stateBits | state
+	states []atomic.Uint64 // by rank: ticket << stateBits | state; ticket 0: the request passes the others
 }
 
 type lockTableHead struct {
 	latch atomic.Uint64
 	_     [56]byte
 
-	tickets uint64 // number of requests that had to wait, ever
+	tickets uint64 // number of requests that had to wait in their order, ever
 	waiting uint64 // number of states that are stateWaitsShared or stateWaitsExclusive
 	sharing uint64 // number of states that are stateShared
 	owned   uint64 // number of states that are stateExclusive
@@ -77,6 +77,17 @@ func (t lockTable) holds(rank int) bool {
 	return s == stateShared || s == stateExclusive
 }
 
+// conflicts reports whether another rank has a lock that excludes a lock of this rank. The caller need
+// not hold the latch.
+func (t lockTable) conflicts(rank int, exclusive bool) bool {
+	for r := range t.states {
+		if s := t.state(r); r != rank && (s == stateExclusive || exclusive && s == stateShared) {
+			return true
+		}
+	}
+	return false
+}
+
 // tryLatch takes the latch for a rank if the latch is free, and reports whether it was.
 func (t lockTable) tryLatch(rank int) bool { return t.latch.CompareAndSwap(0, uint64(rank)+1) }
 
@@ -86,24 +97,39 @@ func (t lockTable) unlatch() { t.latch.Store(0) }
 // The caller of the following methods holds the latch.
 
 // request requests the lock for a rank. If no rank waits and the holders permit it, the rank has
-// the lock at once; otherwise its state is stateWaitsShared or stateWaitsExclusive.
-func (t lockTable) request(rank int, exclusive bool) {
+// the lock at once; otherwise its state is stateWaitsShared or stateWaitsExclusive. A shared request
+// with passes set does not wait for ranks that wait.
+func (t lockTable) request(rank int, exclusive, passes bool) {
+	if t.tryRequest(rank, exclusive, passes) {
+		return
+	}
+	s := stateWaitsShared
+	if exclusive {
+		s = stateWaitsExclusive
+	}
+	ticket := uint64(0)
+	if !passes {
+		t.tickets++
+		ticket = t.tickets
+	}
+	t.states[rank].Store(ticket<<stateBits | s)
+	t.waiting++
+}
+
+// tryRequest is request, except that the rank does not wait: tryRequest reports whether the rank has
+// the lock, and if it does not, changes nothing.
+func (t lockTable) tryRequest(rank int, exclusive, passes bool) bool {
 	switch {
-	case t.waiting == 0 && t.owned == 0 && !exclusive:
+	case (t.waiting == 0 || passes) && t.owned == 0 && !exclusive:
 		t.states[rank].Store(stateShared)
 		t.sharing++
 	case t.waiting == 0 && t.owned == 0 && t.sharing == 0:
 		t.states[rank].Store(stateExclusive)
 		t.owned++
 	default:
-		s := stateWaitsShared
-		if exclusive {
-			s = stateWaitsExclusive
-		}
-		t.states[rank].Store(t.tickets<<stateBits | s)
-		t.tickets++
-		t.waiting++
+		return false
 	}
+	return true
 }
 
 // release releases a rank's lock, or withdraws its request.

@@ -14,16 +14,16 @@ func nobody(int) bool { return false }
 // requests together.
 func TestLockTableOrder(t *testing.T) {
 	b := lockTableOf(alignedBytes(lockTableSize(6)), 6)
-	b.request(0, true)
+	b.request(0, true, false)
 	require.True(t, b.holds(0))
-	b.request(1, false)
-	b.request(2, false)
-	b.request(3, true)
-	b.request(4, false)
+	b.request(1, false, false)
+	b.request(2, false, false)
+	b.request(3, true, false)
+	b.request(4, false, false)
 	require.Empty(t, b.grant(nil))
 	b.release(0)
 	require.Equal(t, []int{1, 2}, b.grant(nil))
-	b.request(5, false)
+	b.request(5, false, false)
 	require.False(t, b.holds(5), "rank 3 requested the lock before rank 5")
 	b.release(1)
 	require.Empty(t, b.grant(nil))
@@ -31,8 +31,8 @@ func TestLockTableOrder(t *testing.T) {
 	require.Equal(t, []int{3}, b.grant(nil))
 	b.release(3)
 	require.Equal(t, []int{4, 5}, b.grant(nil))
-	b.request(0, true)
-	b.request(1, false)
+	b.request(0, true, false)
+	b.request(1, false, false)
 	b.release(0) // withdraws its request, which then blocks no other rank
 	require.Equal(t, []int{1}, b.grant(nil))
 	for _, r := range []int{1, 4, 5, 5} {
@@ -41,14 +41,35 @@ func TestLockTableOrder(t *testing.T) {
 	require.Equal(t, [3]uint64{}, [3]uint64{b.waiting, b.sharing, b.owned})
 }
 
+// TestLockTablePasses checks that a shared request that passes the others is granted before them, and
+// waits only for a rank that has the lock exclusively.
+func TestLockTablePasses(t *testing.T) {
+	b := lockTableOf(alignedBytes(lockTableSize(6)), 6)
+	b.request(0, false, false)
+	b.request(1, true, false)
+	b.request(2, false, false)
+	require.False(t, b.holds(2))
+	b.request(3, false, true)
+	require.True(t, b.holds(3))
+	b.release(0)
+	require.Empty(t, b.grant(nil))
+	b.release(3)
+	require.Equal(t, []int{1}, b.grant(nil))
+	b.request(4, true, false)
+	b.request(5, false, true)
+	require.False(t, b.holds(5))
+	b.release(1)
+	require.Equal(t, []int{2, 5}, b.grant(nil), "rank 2 requested before 4, and rank 5 passes it")
+}
+
 // TestLockTableRepair checks that repair computes the counts from the states, without those of dead
 // ranks.
 func TestLockTableRepair(t *testing.T) {
 	b := lockTableOf(alignedBytes(lockTableSize(5)), 5)
-	b.request(0, false)
-	b.request(1, false)
-	b.request(2, true)
-	b.request(3, false)
+	b.request(0, false, false)
+	b.request(1, false, false)
+	b.request(2, true, false)
+	b.request(3, false, false)
 	b.states[4].Store(stateLeft)
 	b.waiting, b.sharing, b.owned = 7, 8, 9
 	b.repair(nobody)

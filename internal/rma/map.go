@@ -65,7 +65,13 @@ func (w *Window) allocate() {
 			w.own.lockTable, w.own.lockTableRegion = mem, mr
 		}
 	}
-	switch size := w.cfg.Alloc; {
+	size := w.cfg.Alloc
+	if w.cfg.Contiguous {
+		if size = w.cfg.Total; w.port.Rank() != 0 {
+			size = 0
+		}
+	}
+	switch {
 	case size <= 0:
 	case w.own.lockTableRegion != nil:
 		mem, mr, err := ctx.AllocShared(size)
@@ -108,7 +114,46 @@ func (w *Window) describe(part *Part) {
 		}
 		part.Key, part.Offset = key, off
 	}
+	if w.cfg.Contiguous {
+		part.Offset = w.cfg.Offset
+	}
 	part.Flags |= partMemory
+}
+
+// joinParts maps the memory of the parts of a window with Config.Contiguous, and sets this rank's
+// part.
+func (w *Window) joinParts() {
+	owner := &w.targets[0]
+	if w.rank != 0 && owner.part.Flags&partMemory != 0 && w.cfg.Total > 0 {
+		mem, err := w.cfg.Ctx.MapShared(0, owner.part.Key)
+		if err != nil || len(mem) < w.cfg.Total {
+			return // mapPart finds no part, so Settle fails on all ranks
+		}
+		owner.maps[1], w.joint = mem, mem[:w.cfg.Total:w.cfg.Total]
+	}
+	if part, ok := w.jointPart(w.rank); ok {
+		w.local = part
+	}
+}
+
+// jointPart returns the part of a rank in the memory of all parts.
+func (w *Window) jointPart(rank int) (part []byte, ok bool) {
+	p := &w.targets[rank].part
+	if p.Offset > len(w.joint) || p.Size > len(w.joint)-p.Offset {
+		return nil, false
+	}
+	if p.Size == 0 {
+		return []byte{}, true
+	}
+	return w.joint[p.Offset : p.Offset+p.Size : p.Offset+p.Size], true
+}
+
+// Joint returns the parts of all ranks as one slice, if Config.Contiguous; otherwise nil. The slice is
+// valid until Close.
+func (w *Window) Joint() []byte {
+	w.port.Lock()
+	defer w.port.Unlock()
+	return w.joint
 }
 
 // allShareMemory reports whether all ranks that a rail leads to share memory with this one.
@@ -140,6 +185,10 @@ func (w *Window) mapParts() Reach {
 				all &^= reachHost
 			}
 		}
+		if w.cfg.Dynamic {
+			t.table, mapped = mapped, mapped[:0]
+			t.part.Size = 0
+		}
 		if mapped != nil {
 			t.isMapped, t.mapped = true, mapped
 			if all&reachWords != 0 && len(mapped) > 0 && !atomics.Aligned(mapped, w.cfg.Elem) {
@@ -170,7 +219,9 @@ func (w *Window) elemsAreWords() bool {
 func (w *Window) mapPart(t *target) (tableMem, part []byte) {
 	if t.rank == w.rank {
 		if w.own.lockTable != nil && (t.part.Flags&partMemory != 0 || len(w.targets) == 1) {
-			part = w.Local()
+			if part = w.Local(); w.cfg.Dynamic {
+				part = w.attached.table
+			}
 			if part == nil {
 				part = []byte{}
 			}
@@ -190,6 +241,10 @@ func (w *Window) mapPart(t *target) (tableMem, part []byte) {
 		return nil, nil
 	}
 	tableMem = mem
+	if w.cfg.Contiguous {
+		part, _ = w.jointPart(t.rank)
+		return tableMem, part
+	}
 	if t.part.Flags&partMemory == 0 || t.part.Size == 0 {
 		if t.part.Flags&partMemory != 0 {
 			part = []byte{}
@@ -250,11 +305,14 @@ func (w *Window) Leave() {
 // unmap unmaps the memory of other ranks.
 func (w *Window) unmap() error {
 	var err error
+	for _, mem := range w.forget() {
+		err = errors.Join(err, w.cfg.Ctx.UnmapShared(mem))
+	}
 	for i := range w.targets {
 		t := &w.targets[i]
 		w.port.Lock()
 		maps := t.maps
-		t.isMapped, t.mapped, t.lockTable, t.maps = false, nil, lockTable{}, [2][]byte{}
+		t.isMapped, t.mapped, t.lockTable, t.table, t.maps = false, nil, lockTable{}, nil, [2][]byte{}
 		w.port.Unlock()
 		for _, mem := range maps {
 			if mem != nil {

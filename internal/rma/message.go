@@ -19,11 +19,14 @@ import (
 //	  FetchOp ───── WinFetch: op, addr, bytes, data ────► ├ copied out, then combined
 //	  CompareSwap ─ WinSwap: addr, 2 elements ──────────► ┘
 //	      ◄──────── WinReply: count, data ────────────────┘
+//	      ◄──────── WinRefused: count ──────────────────── instead, if a region is not attached there
 //	  Flush ─────── WinSync, or a flag on the last ─────► all earlier messages are applied,
 //	      ◄──────── WinAck: count ──────────────────────── because messages arrive in order
 //
 //	  Lock ──────── WinLock: exclusive? ────────────────► queued in the order of requests
 //	      ◄──────── WinGrant ───────────────────────────── when the lock is granted
+//	  TryLock ───── WinLock: exclusive?, try ───────────► granted at once, or
+//	      ◄──────── WinBusy ────────────────────────────── the lock is not free
 //	  Unlock ────── WinUnlock ──────────────────────────► after the flush
 //	      ◄──────── WinGrant ───────────────────────────── with lock tables: from the rank that released the lock
 //
@@ -61,13 +64,15 @@ func (t *target) sendQueued() {
 			return
 		}
 		last := op.offset+n == op.length
-		m := wire.Window{Kind: op.kind, Op: uint8(op.op), Addr: uint64(op.disp + op.offset)}
+		m := wire.Window{Kind: op.kind, Op: uint8(op.op), Addr: uint64(op.disp + op.offset), Count: op.region}
 		var data []byte
-		if op.src != nil {
-			data = op.src[op.offset : op.offset+n]
-		}
-		if op.kind == wire.WinSwap {
+		switch {
+		case op.shape != nil:
+			data = op.packMessage(&m, n)
+		case op.kind == wire.WinSwap:
 			data = op.pair
+		case op.src != nil:
+			data = op.src[op.offset : op.offset+n]
 		}
 		if op.kind == wire.WinGet || op.kind == wire.WinFetch {
 			m.Bytes = uint64(n)
@@ -76,7 +81,7 @@ func (t *target) sendQueued() {
 		if answers {
 			t.expected += n
 			t.ackRequested = t.sent // the reply to this message also acknowledges the earlier ones
-		} else if t.sent%ackEvery == 0 || last && (op.hasTicket || t.flushes[0].n > 0 && op.next == nil) {
+		} else if t.sent%ackEvery == 0 || last && (op.hasTicket || op.group != nil || t.flushes[0].n > 0 && op.next == nil) {
 			m.Flag = true
 			t.ackRequested = t.sent
 		}
@@ -100,6 +105,9 @@ func (t *target) sendQueued() {
 
 // messageBytes returns the number of data bytes of the operation's message that begins at offset.
 func (op *operation) messageBytes(offset int) int {
+	if op.shape != nil {
+		return op.shapedBytes(offset)
+	}
 	n := min(op.to.chunk, maxChunk)
 	if u := op.to.w.unit(op.kind); u > 1 {
 		n = max(u, n/u*u)
@@ -128,7 +136,13 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 	}
 	switch m.Kind {
 	case wire.WinLock:
-		return w.enqueue(t, m.Flag)
+		if m.Flag && m.Passes {
+			return errLocking
+		}
+		if m.Try && !w.grantable(m.Flag, m.Passes) {
+			return t.refuse()
+		}
+		return w.enqueue(t, m.Flag, m.Passes)
 	case wire.WinUnlock:
 		if t.peerLock == lockNone {
 			return errLocking
@@ -139,6 +153,9 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 		t.acknowledge()
 		return nil
 	default:
+	}
+	if m.Runs || w.cfg.Dynamic {
+		return w.deliverAt(t, &m, data)
 	}
 	part, err := w.checkedPart(&m, len(data))
 	if err != nil {
@@ -163,35 +180,9 @@ func (s *service) Deliver(source int, m wire.Window, data []byte) error {
 // checkedPart checks a peer's operation, and returns the bytes of this rank's part that it
 // accesses. data is the number of data bytes of the message.
 func (w *Window) checkedPart(m *wire.Window, data int) ([]byte, error) {
-	n, elem := data, w.cfg.Elem
-	switch m.Kind {
-	case wire.WinSwap:
-		if elem == 0 || data != 2*elem {
-			return nil, errElem
-		}
-		n = elem
-	case wire.WinGet:
-		if m.Bytes > maxChunk {
-			return nil, errFlood
-		}
-		n = int(m.Bytes)
-	case wire.WinAcc, wire.WinFetch:
-		if Op(m.Op) >= Ops || Op(m.Op) > NoOp && w.kernels[m.Op] == nil {
-			return nil, errOp
-		}
-		if m.Kind == wire.WinFetch {
-			if m.Bytes > uint64(max(maxChunk, elem)) {
-				return nil, errFlood
-			}
-			n = int(m.Bytes)
-			if want := n; Op(m.Op) == NoOp && data != 0 || Op(m.Op) != NoOp && data != want {
-				return nil, errElem
-			}
-		}
-		if elem == 0 || n%elem != 0 {
-			return nil, errElem
-		}
-	default: // WinPut: its length is that of its data
+	n, err := w.checkedSize(m, data)
+	if err != nil {
+		return nil, err
 	}
 	if size := uint64(len(w.local)); m.Addr > size || uint64(n) > size-m.Addr {
 		return nil, errAddr
@@ -200,6 +191,43 @@ func (w *Window) checkedPart(m *wire.Window, data int) ([]byte, error) {
 		return nil, errElem
 	}
 	return w.local[m.Addr : m.Addr+uint64(n)], nil
+}
+
+// checkedSize checks a peer's operation, except where it works, and returns the number of bytes of
+// this rank's memory that it accesses. data is the number of data bytes of the message, without its
+// runs.
+func (w *Window) checkedSize(m *wire.Window, data int) (int, error) {
+	n, elem := data, w.cfg.Elem
+	switch m.Kind {
+	case wire.WinSwap:
+		if elem == 0 || data != 2*elem {
+			return 0, errElem
+		}
+		n = elem
+	case wire.WinGet:
+		if m.Bytes > maxChunk {
+			return 0, errFlood
+		}
+		n = int(m.Bytes)
+	case wire.WinAcc, wire.WinFetch:
+		if Op(m.Op) >= Ops || Op(m.Op) > NoOp && w.kernels[m.Op] == nil {
+			return 0, errOp
+		}
+		if m.Kind == wire.WinFetch {
+			if m.Bytes > uint64(max(maxChunk, elem)) {
+				return 0, errFlood
+			}
+			n = int(m.Bytes)
+			if want := n; Op(m.Op) == NoOp && data != 0 || Op(m.Op) != NoOp && data != want {
+				return 0, errElem
+			}
+		}
+		if elem == 0 || n%elem != 0 {
+			return 0, errElem
+		}
+	default: // WinPut: its length is that of its data
+	}
+	return n, nil
 }
 
 // apply applies a message to part, the bytes of the window that it accesses.
@@ -289,6 +317,8 @@ func (t *target) answered(m wire.Window, data []byte) error {
 		}
 		t.granted()
 		return nil
+	case wire.WinBusy:
+		return t.refused()
 	case wire.WinGone:
 		why := engine.ErrClosed
 		if m.Flag {
@@ -304,7 +334,7 @@ func (t *target) answered(m wire.Window, data []byte) error {
 	if m.Count-t.acked > t.sent-t.acked {
 		return errAnswer
 	}
-	if m.Kind == wire.WinReply {
+	if m.Kind == wire.WinReply || m.Kind == wire.WinRefused {
 		if m.Count == t.acked {
 			return errAnswer
 		}
@@ -315,11 +345,9 @@ func (t *target) answered(m wire.Window, data []byte) error {
 		if op == nil {
 			op = t.queued.head
 		}
-		if op == nil || op.result == nil || op.received >= op.offset || len(data) != op.messageBytes(op.received) {
+		if op == nil || !op.take(m.Kind, data) {
 			return errAnswer
 		}
-		op.received += copy(op.result[op.received:], data)
-		t.expected -= len(data)
 	}
 	if err := t.completeThrough(m.Count); err != nil {
 		return err
@@ -329,6 +357,35 @@ func (t *target) answered(m wire.Window, data []byte) error {
 		t.requestAck()
 	}
 	return nil
+}
+
+// take processes the answer to the oldest message of an operation that is not answered: the data of
+// a WinReply, or a WinRefused. It returns false if the operation expects no such answer.
+func (op *operation) take(kind wire.WindowKind, data []byte) bool {
+	if op.result == nil {
+		if kind == wire.WinReply {
+			return false
+		}
+		op.refused = errDetached
+		return op.region != 0
+	}
+	if op.received >= op.offset {
+		return false
+	}
+	n := op.messageBytes(op.received)
+	switch {
+	case kind == wire.WinRefused && op.region == 0, kind == wire.WinReply && len(data) != n:
+		return false
+	case kind == wire.WinRefused:
+		op.refused = errDetached
+	case op.shape != nil && op.shape.result != nil:
+		op.shape.result.Unpack(op.result, data, 0, op.received)
+	default:
+		copy(op.result[op.received:], data)
+	}
+	op.received += n
+	op.to.expected -= n
+	return true
 }
 
 // completeThrough ends the operations all of whose messages are among the first count messages. It
@@ -341,7 +398,7 @@ func (t *target) completeThrough(count uint64) error {
 		}
 		t.awaited.pop()
 		if op.acked = true; !op.posted {
-			op.finish(nil)
+			op.finish(op.refused)
 		}
 	}
 	return nil
@@ -375,16 +432,25 @@ func (t *target) newControl() *controlMessage {
 // newReply returns a control message with a copy of part, the bytes of this rank's part that the
 // rank t has requested.
 func (t *target) newReply(part []byte) (*controlMessage, error) {
-	if len(part) > t.answerLimit {
+	x, err := t.newAnswer(len(part))
+	if err == nil {
+		x.buf = append(x.buf, part...)
+	}
+	return x, err
+}
+
+// newAnswer returns a control message to which the caller appends n bytes of data.
+func (t *target) newAnswer(n int) (*controlMessage, error) {
+	if n > t.answerLimit {
 		return nil, errFlood
 	}
 	if t.answers >= maxAnswers || t.answerBytes > maxBehind*max(maxReply, t.w.cfg.Elem) {
 		return nil, errFlood
 	}
 	x := t.newControl()
-	x.buf = append(x.buf[:0], part...)
+	x.buf = x.buf[:0]
 	t.answers++
-	t.answerBytes += len(part)
+	t.answerBytes += n
 	x.answer = true
 	return x, nil
 }

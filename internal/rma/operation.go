@@ -27,6 +27,11 @@ type operation struct {
 	result []byte // the user's buffer for the target's data; nil: the operation fetches nothing
 	pair   []byte // of a compare and swap: the new element, then the element to compare with
 
+	region uint64      // Region.ID of the region in which disp counts; 0: disp counts in the part
+	keys   *remoteKeys // by which RMA accesses the part or the region
+	shape  *shape      // the layouts of an operation by message; nil: src, result and target are contiguous
+	group  *group      // the operations that share a request with this one; nil: there is none
+
 	// By messages: number of bytes whose messages are posted. By RMA or atomics: number of bytes whose
 	// transfers have ended.
 	offset     int
@@ -39,6 +44,7 @@ type operation struct {
 	acked      bool   // all messages are acknowledged
 	bufferFree bool   // the user may reuse the buffers
 	err        error  // why the target has ended; nil: it has not
+	refused    error  // the target has refused one of the messages; nil: it has not
 
 	ticket    engine.Request // the request that the user's call has returned
 	hasTicket bool           // ticket is valid
@@ -86,6 +92,11 @@ type call struct {
 	wantTicket   bool            // the call returns a request
 	done         int             // under a latch (see lockTable): bytes that are already changed
 	holds        [2]*engine.Span // as operation.holds
+
+	// Only for operations of an Access; see there.
+	region *Remote
+	shape  *shape
+	group  *group
 }
 
 // Put copies buf to byte disp of the target's part. The caller must not change buf before
@@ -229,10 +240,17 @@ func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bo
 	case t.rail < 0 && (!atomic || !w.native):
 		return engine.Request{}, false, w.serveSelf(c, n)
 	}
-	byMessage := atomic && !w.native || !atomic && !t.direct
+	q, err = t.launch(ctx, c, n, atomic && !w.native || !atomic && !t.direct)
+	return q, false, err
+}
+
+// launch begins an operation of n bytes, by messages, or by RMA and the fabric's atomics. It may
+// release the engine's lock meanwhile.
+func (t *target) launch(ctx context.Context, c *call, n int, byMessage bool) (engine.Request, error) {
+	w := t.w
 	if byMessage {
 		if need := max(1, w.unit(c.kind)); need > t.chunk || c.kind == wire.WinSwap && 2*need > t.chunk {
-			return engine.Request{}, false, fmt.Errorf("%w: an element of %d bytes", transport.ErrTooLarge, need)
+			return engine.Request{}, fmt.Errorf("%w: an element of %d bytes", transport.ErrTooLarge, need)
 		}
 	}
 	if t.pending >= maxPending || len(t.slotQueue) > 0 {
@@ -241,15 +259,15 @@ func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bo
 			err = w.admit(ctx, t) // the epoch may have ended
 		}
 		if err != nil {
-			return engine.Request{}, false, err
+			return engine.Request{}, err
 		}
 	}
 	if err := t.invalid(); err != nil {
-		return engine.Request{}, false, err
+		return engine.Request{}, err
 	}
 	op := w.newOperation()
 	op.fill(t, c, n)
-	q = op.ticket
+	q := op.ticket
 	if byMessage {
 		t.queued.push(op)
 		t.sendQueued()
@@ -257,7 +275,7 @@ func (w *Window) begin(ctx context.Context, c *call) (q engine.Request, again bo
 		t.waiting.push(op)
 		t.postWaiting()
 	}
-	return q, false, nil
+	return q, nil
 }
 
 // waitSlot waits until fewer than maxPending operations are pending. Calls proceed in their order;
@@ -364,6 +382,14 @@ func (op *operation) fill(t *target, c *call, n int) {
 	w := t.w
 	op.to, op.kind, op.op, op.disp, op.length = t, c.kind, c.op, c.disp, n
 	op.src, op.result = c.src, c.result
+	op.keys = &t.part.Regions
+	if c.region != nil {
+		op.region, op.keys = c.region.region.id, &c.region.region.keys
+	}
+	op.shape, c.shape = c.shape, nil
+	if op.group = c.group; op.group != nil {
+		op.group.left++
+	}
 	switch {
 	case c.kind == wire.WinSwap:
 		op.pair = append(append(op.pair[:0], c.src...), c.compare...)
@@ -444,6 +470,12 @@ func (op *operation) finish(err error) {
 	if op.hasTicket {
 		w.port.Complete(op.ticket, err)
 	}
+	if op.group != nil {
+		op.group.ended(w, err)
+	}
+	if op.shape != nil {
+		w.freeShape(op.shape)
+	}
 	*op = operation{Transfer: op.Transfer, pair: op.pair}
 	op.Op.Data, op.Op.Fetch, op.Op.Compare, op.Op.Region = nil, nil, nil, nil
 	op.next = w.freeOps
@@ -464,7 +496,7 @@ func (op *operation) done(err error) {
 	case op.byFabric:
 		t.transferEnded(op, err)
 	case op.acked:
-		op.finish(nil)
+		op.finish(op.refused)
 	case op.err != nil:
 		op.finish(op.err)
 	case err != nil:

@@ -12,7 +12,7 @@ import (
 const maxRails = 4
 
 // PartSize is the size of an encoded Part, in bytes.
-const PartSize = 48 + 16*maxRails
+const PartSize = 56 + 16*maxRails
 
 // Part describes a rank's part of a window to the other ranks.
 type Part struct {
@@ -25,10 +25,13 @@ type Part struct {
 	LockTable uint64 // key of the shared memory that is the lock table
 	Key       uint64 // key of the shared memory that contains the part
 	Offset    int    // offset of the part in that memory, in bytes
+	Nonce     uint64 // a random number, from which the ranks make the key of the seals of regions
 
-	// Regions holds, by rail, the key and the base address of the part's registration.
-	Regions [maxRails]struct{ Key, Base uint64 }
+	Regions remoteKeys // of the part's registrations
 }
+
+// remoteKeys holds, by rail, the key and the base address of a registration of memory.
+type remoteKeys [maxRails]struct{ Key, Base uint64 }
 
 // The bits of Part.Flags.
 const (
@@ -42,10 +45,10 @@ var errPart = errors.New("a rank's description of its part of the window is inva
 
 // Encode writes p into b, which has at least PartSize bytes, little endian:
 //
-//	 0      8      12      16       20       22      24      32    40       48
-//	┌──────┬──────┬───────┬────────┬────────┬───────┬───────┬─────┬────────┬──────────────────────────┐
-//	│ size │ elem │ chunk │ native │ direct │ flags │ table │ key │ offset │ maxRails × (key, base)   │
-//	└──────┴──────┴───────┴────────┴────────┴───────┴───────┴─────┴────────┴──────────────────────────┘
+//	 0      8      12      16       20       22      24      32    40       48      56
+//	┌──────┬──────┬───────┬────────┬────────┬───────┬───────┬─────┬────────┬───────┬────────────────────────┐
+//	│ size │ elem │ chunk │ native │ direct │ flags │ table │ key │ offset │ nonce │ maxRails × (key, base) │
+//	└──────┴──────┴───────┴────────┴────────┴───────┴───────┴─────┴────────┴───────┴────────────────────────┘
 func (p *Part) Encode(b []byte) {
 	_ = b[PartSize-1]
 	binary.LittleEndian.PutUint64(b, uint64(p.Size))
@@ -57,9 +60,10 @@ func (p *Part) Encode(b []byte) {
 	binary.LittleEndian.PutUint64(b[24:], p.LockTable)
 	binary.LittleEndian.PutUint64(b[32:], p.Key)
 	binary.LittleEndian.PutUint64(b[40:], uint64(p.Offset))
+	binary.LittleEndian.PutUint64(b[48:], p.Nonce)
 	for i, r := range p.Regions {
-		binary.LittleEndian.PutUint64(b[48+16*i:], r.Key)
-		binary.LittleEndian.PutUint64(b[56+16*i:], r.Base)
+		binary.LittleEndian.PutUint64(b[56+16*i:], r.Key)
+		binary.LittleEndian.PutUint64(b[64+16*i:], r.Base)
 	}
 }
 
@@ -78,10 +82,11 @@ func (p *Part) Decode(b []byte) error {
 	*p = Part{
 		Size: int(size), Elem: int(elem), Chunk: int(chunk), Native: int(native), Direct: int(direct), Flags: int(flags),
 		LockTable: binary.LittleEndian.Uint64(b[24:]), Key: binary.LittleEndian.Uint64(b[32:]), Offset: int(offset),
+		Nonce: binary.LittleEndian.Uint64(b[48:]),
 	}
 	for i := range p.Regions {
-		p.Regions[i].Key = binary.LittleEndian.Uint64(b[48+16*i:])
-		p.Regions[i].Base = binary.LittleEndian.Uint64(b[56+16*i:])
+		p.Regions[i].Key = binary.LittleEndian.Uint64(b[56+16*i:])
+		p.Regions[i].Base = binary.LittleEndian.Uint64(b[64+16*i:])
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (t *target) updateFlags() {
 			b.Store(v)
 		}
 	}
-	set(&t.ready, valid && (t.lock == lockHeld && !t.abandoned || w.fence || t.begun))
+	set(&t.ready, valid && (t.lock == lockHeld && !t.abandoned || w.fence || t.begun || t.unchecked || w.allUnchecked))
 	set(&t.idle, valid && t.pending == 0 && t.err == nil)
 }
 
@@ -119,6 +119,24 @@ func (w *Window) tryGet(target, disp int, buf []byte) bool {
 	}
 	w.leaveMapped(p, false)
 	return true
+}
+
+// putWord stores an element of 4 or 8 bytes to an aligned word.
+func putWord(word, buf []byte) {
+	if len(buf) == 8 {
+		store64(word, binary.NativeEndian.Uint64(buf))
+	} else {
+		store32(word, binary.NativeEndian.Uint32(buf))
+	}
+}
+
+// getWord loads an element of 4 or 8 bytes from an aligned word.
+func getWord(buf, word []byte) {
+	if len(buf) == 8 {
+		binary.NativeEndian.PutUint64(buf, atomic.LoadUint64(atomics.Word64(word)))
+	} else {
+		binary.NativeEndian.PutUint32(buf, atomic.LoadUint32(atomics.Word32(word)))
+	}
 }
 
 // Words reports whether [Window.FetchWord] and [Window.SwapWord] can succeed on this window.

@@ -23,3 +23,11 @@ func lockTableOf(mem []byte, n int) lockTable {
 		states:        unsafe.Slice((*atomic.Uint64)(unsafe.Add(p, lockTableHeadSize)), n),
 	}
 }
+
+// addressOf returns the address of the first byte of b.
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// wordOf returns the word of a slot in the table of a rank's regions.
+func wordOf(table []byte, slot int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(table[8*slot : 8*slot+8])))
+}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/layout"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
@@ -23,6 +24,12 @@ const windowID = 2
 
 // againstStranger opens a window of four int64 on rank 0, whose part is in the middle of memory.
 func againstStranger(t testing.TB, opts ...inproc.Option) (m *member, memory []byte, s *stranger) {
+	return againstStrangerIn(t, ofInt64(), opts...)
+}
+
+// againstStrangerIn is againstStranger for a window with a configuration. If the window is dynamic, the
+// caller attaches m.local.
+func againstStrangerIn(t testing.TB, cfg Config, opts ...inproc.Option) (m *member, memory []byte, s *stranger) {
 	f := inproc.NewFabric(append(opts, inproc.WithoutRMA())...)
 	var rails []engine.Rail
 	var vectors []transport.AddressVector
@@ -50,7 +57,6 @@ func againstStranger(t testing.TB, opts ...inproc.Option) (m *member, memory []b
 	t.Cleanup(e.Kill)
 	memory = make([]byte, 96)
 	m = &member{size: 2, e: e, local: memory[32:64:64], ctx: e.OpenContext(windowID, []int{0, 1})}
-	cfg := ofInt64()
 	cfg.Ctx, cfg.Local = m.ctx, m.local
 	var part Part
 	m.Window, part, err = New(cfg)
@@ -138,6 +144,25 @@ func TestStrangeMessages(t *testing.T) {
 		"grant":                {wire.Window{Kind: wire.WinGrant}, nil},
 		"unlock":               {wire.Window{Kind: wire.WinUnlock}, nil},
 		"sync with data":       {wire.Window{Kind: wire.WinSync}, e},
+		"refused":              {wire.Window{Kind: wire.WinRefused, Count: 1}, nil},
+		"no runs":              {wire.Window{Kind: wire.WinPut, Runs: true}, appendRuns(nil, nil, 0)},
+		"half a run":           {wire.Window{Kind: wire.WinPut, Runs: true}, appendRuns(nil, []layout.Run{{Len: 8, Count: 1}}, 0)[:32]},
+		"short runs":           {wire.Window{Kind: wire.WinPut, Runs: true}, e[:7]},
+		"too many runs":        {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, make([]layout.Run, maxRuns+1), 0), e...)},
+		"run without data":     {wire.Window{Kind: wire.WinPut, Runs: true}, appendRuns(nil, []layout.Run{{Len: 8, Count: 1}}, 0)},
+		"run behind":           {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, []layout.Run{{Off: 25, Len: 8, Count: 1}}, 0), e...)},
+		"run before":           {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, []layout.Run{{Off: -1, Len: 8, Count: 1}}, 0), e...)},
+		"run that leaves":      {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, []layout.Run{{Len: 4, Stride: 29, Count: 2}}, 0), e...)},
+		"run that comes back":  {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, []layout.Run{{Off: 8, Len: 4, Stride: -9, Count: 2}}, 0), e...)},
+		"run far out":          {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, []layout.Run{{Len: 1, Stride: math.MaxInt, Count: 8}}, 0), e...)},
+		"run far back":         {wire.Window{Kind: wire.WinPut, Runs: true}, append(appendRuns(nil, []layout.Run{{Len: 1, Stride: math.MinInt, Count: 8}}, 0), e...)},
+		"run of nothing":       {wire.Window{Kind: wire.WinGet, Runs: true}, appendRuns(nil, []layout.Run{{Count: 1}}, 0)},
+		"run of less":          {wire.Window{Kind: wire.WinGet, Runs: true, Bytes: 16}, appendRuns(nil, []layout.Run{{Len: 8, Count: 1}}, 0)},
+		"endless run":          {wire.Window{Kind: wire.WinGet, Runs: true, Bytes: 8}, appendRuns(nil, []layout.Run{{Len: 8, Count: math.MaxInt}}, 0)},
+		"huge run":             {wire.Window{Kind: wire.WinGet, Runs: true, Bytes: 8}, appendRuns(nil, []layout.Run{{Len: math.MaxInt, Count: 1}}, 0)},
+		"run of half elements": {wire.Window{Kind: wire.WinAcc, Op: uint8(Sum), Runs: true}, append(appendRuns(nil, []layout.Run{{Len: 4, Stride: 8, Count: 2}}, 0), e...)},
+		"run across elements":  {wire.Window{Kind: wire.WinAcc, Op: uint8(Sum), Runs: true}, append(appendRuns(nil, []layout.Run{{Off: 4, Len: 8, Count: 1}}, 0), e...)},
+		"runs of a swap":       {wire.Window{Kind: wire.WinSwap, Runs: true}, append(appendRuns(nil, []layout.Run{{Len: 8, Count: 1}}, 0), make([]byte, 16)...)},
 		"nothing":              {wire.Window{}, nil},
 		"unknown":              {wire.Window{Kind: 200}, nil},
 	} {
@@ -196,6 +221,15 @@ func TestFlood(t *testing.T) {
 			}
 			return s.sendNumbered(wire.Window{Kind: wire.WinUnlock})
 		},
+		"try": func(s *stranger) error {
+			if err := s.sendNumbered(wire.Window{Kind: wire.WinLock, Try: true}); err != nil {
+				return err
+			}
+			if err := s.sendNumbered(wire.Window{Kind: wire.WinUnlock}); err != nil {
+				return err
+			}
+			return s.sendNumbered(wire.Window{Kind: wire.WinLock, Try: true, Flag: true})
+		},
 		"elsewhere": func(s *stranger) error {
 			s.seq++
 			w := wire.Window{Kind: wire.WinSync}
@@ -233,44 +267,103 @@ func TestGone(t *testing.T) {
 	require.Equal(t, wire.Window{Kind: wire.WinGone, Flag: true}, got)
 }
 
+// TestStrangeRegions: in a dynamic window, a peer that names a region that is not attached, or bytes
+// outside of it, gets WinRefused, and no byte changes. The peer does not fail.
+func TestStrangeRegions(t *testing.T) {
+	cfg := ofInt64()
+	cfg.Dynamic = true
+	e := make([]byte, 8)
+	for name, w := range map[string]wire.Window{
+		"none":   {Kind: wire.WinPut},
+		"id":     {Kind: wire.WinPut, Count: 2 * maxRegions},
+		"slot":   {Kind: wire.WinPut, Count: maxRegions + 1},
+		"behind": {Kind: wire.WinPut, Count: maxRegions, Addr: 32},
+		"far":    {Kind: wire.WinPut, Count: maxRegions, Addr: math.MaxUint64 - 3},
+		"get":    {Kind: wire.WinGet, Count: maxRegions, Addr: 8, Bytes: 32},
+		"fetch":  {Kind: wire.WinFetch, Op: uint8(Sum), Count: 5, Bytes: 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, memory, s := againstStrangerIn(t, cfg)
+			r, err := m.Attach(m.local)
+			require.NoError(t, err)
+			require.EqualValues(t, maxRegions, r.id)
+			want := append([]byte{}, memory...)
+			data := e
+			if w.Kind == wire.WinGet {
+				data = nil
+			}
+			require.NoError(t, s.sendNumbered(w, data...))
+			require.NoError(t, m.Sync())
+			require.Equal(t, wire.Window{Kind: wire.WinRefused, Count: 1}, s.receive(t))
+			require.Empty(t, m.e.Failed())
+			require.Equal(t, want, memory)
+			require.NoError(t, s.sendNumbered(wire.Window{Kind: wire.WinPut, Count: r.id, Addr: 8, Flag: true}, 1, 2, 3))
+			require.NoError(t, m.Sync())
+			require.Equal(t, wire.Window{Kind: wire.WinAck, Count: 2}, s.receive(t))
+			require.Equal(t, []byte{1, 2, 3}, m.local[8:11])
+		})
+	}
+}
+
 // FuzzDeliver checks that no message of a peer changes bytes outside of the window or causes a
-// panic.
+// panic, in a window with parts and in a dynamic one.
 func FuzzDeliver(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 8, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 0, 0, 0, 8, 0})
 	f.Add([]byte{3, 2, 1, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 0, 0, 0, 0, 16})
 	f.Add([]byte{9, 0, 0, 1, 8, 8, 1, 2, 3, 4, 5, 6, 7, 8, 10, 0, 0, 5, 0, 0, 7, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0})
+	run := append(appendRuns(nil, []layout.Run{{Off: 8, Len: 2, Stride: 6, Count: 2}, {Off: 30, Len: 2, Stride: -7, Count: 2}}, 0), make([]byte, 8)...)
+	f.Add(append([]byte{1, 0, 2, 0, 0, byte(len(run))}, run...))
+	f.Add(append([]byte{1, 0, 6, 0, 0, byte(len(run))}, run...))
+	f.Add(append([]byte{2, 0, 2, 0, 8, byte(len(run) - 8)}, run[:len(run)-8]...))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		m, memory, _ := againstStranger(t)
-		for i := range memory {
-			memory[i] = 0xa5
-		}
-		if err := m.Fence(background, false); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 32)
-		for i := range 8 {
-			_ = m.Put(background, 1, 0, word(int64(i)))
-			_ = m.Get(background, 1, 0, got)
-		}
-		m.port.Lock()
-		for len(in) >= 6 {
-			w := wire.Window{Kind: wire.WindowKind(in[0]), Op: in[1], Flag: in[2]&1 != 0, Bytes: uint64(in[4])}
-			w.Addr, w.Count = uint64(int8(in[3])), uint64(in[3])
-			n := min(int(in[5]), len(in)-6)
-			msg := w.Message(windowID, n)
-			var parsed wire.Window
-			if parsed.Parse(&msg) == nil && (*service)(m.Window).Deliver(1, parsed, in[6:6+n]) != nil {
-				break
-			}
-			in = in[6+n:]
-		}
-		m.port.Unlock()
-		for i, b := range memory {
-			if b != 0xa5 && (i < 32 || i >= 64) {
-				t.Fatalf("byte %d outside of the window is %d", i, b)
-			}
+		for _, dynamic := range []bool{false, true} {
+			deliver(t, in, dynamic)
 		}
 	})
+}
+
+// deliver gives the window of a rank the messages in a byte string: a kind, an operation, flags, an
+// address, a length, the number of data bytes, and the data.
+func deliver(t *testing.T, in []byte, dynamic bool) {
+	cfg := ofInt64()
+	cfg.Dynamic = dynamic
+	m, memory, _ := againstStrangerIn(t, cfg)
+	for i := range memory {
+		memory[i] = 0xa5
+	}
+	var region uint64
+	if dynamic {
+		r, err := m.Attach(m.local)
+		require.NoError(t, err)
+		region = r.id
+	}
+	require.NoError(t, m.Fence(background, false))
+	got := make([]byte, 32)
+	for i := range 8 {
+		_ = m.Put(background, 1, 0, word(int64(i)))
+		_ = m.Get(background, 1, 0, got)
+	}
+	m.port.Lock()
+	for len(in) >= 6 {
+		w := wire.Window{Kind: wire.WindowKind(in[0]), Op: in[1], Flag: in[2]&1 != 0, Runs: in[2]&2 != 0, Bytes: uint64(in[4])}
+		w.Addr, w.Count = uint64(int8(in[3])), uint64(in[3])
+		if in[2]&4 != 0 {
+			w.Count = region
+		}
+		n := min(int(in[5]), len(in)-6)
+		msg := w.Message(windowID, n)
+		var parsed wire.Window
+		if parsed.Parse(&msg) == nil && (*service)(m.Window).Deliver(1, parsed, in[6:6+n]) != nil {
+			break
+		}
+		in = in[6+n:]
+	}
+	m.port.Unlock()
+	for i, b := range memory {
+		if b != 0xa5 && (i < 32 || i >= 64) {
+			t.Fatalf("byte %d outside of the window is %d", i, b)
+		}
+	}
 }
 
 func FuzzPart(f *testing.F) {

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/atomics"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/layout"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -18,6 +21,8 @@ var (
 	ErrRange = errors.New("outside the target's part of the window")
 	ErrOp    = errors.New("operation not defined for the window's elements")
 	ErrParts = errors.New("ranks disagree about the window")
+	// ErrShared: the ranks of a window with Config.Contiguous do not share memory.
+	ErrShared = errors.New("not all ranks share memory")
 )
 
 // Config describes a window to New.
@@ -30,9 +35,23 @@ type Config struct {
 	Elem  int    // bytes of an element, the same on all ranks
 	Align int    // alignment in bytes that the kernels need, and that Local has; 0: none
 
+	Dynamic   bool // the window has no parts: ranks attach memory; see Window.Attach
+	Unordered bool // accumulates of one origin to one element may happen in any order
+	NoLocks   bool // Lock and LockAll are errors
+
+	// Contiguous says that all ranks share memory, and that their parts follow each other in memory
+	// of rank 0: Alloc bytes at Offset of Total bytes. If the ranks do not share memory, Settle returns
+	// ErrShared on all of them.
+	Contiguous    bool
+	Offset, Total int
+
 	// DeferredFrees takes memory of closed windows that other ranks may still use. All windows of an
 	// engine share it.
 	DeferredFrees *DeferredFrees
+
+	// Locks is the number of locks that this process has in all its windows, which share it. If it is
+	// nil, the window counts its own.
+	Locks *atomic.Int64
 
 	// Datatype is the element type in package transport, if HasType.
 	Datatype transport.Datatype
@@ -91,6 +110,7 @@ type Window struct {
 
 	// The engine's lock guards all following fields.
 	local   []byte                  // this rank's part
+	joint   []byte                  // the parts of all ranks, if Config.Contiguous; nil: this rank has not mapped them
 	own     shared                  // memory of this rank that others may have mapped
 	memory  [maxRails]engine.Memory // by rail: the registration of the part
 	scratch []byte                  // for aligned copies of unaligned data; allocated on first use
@@ -99,13 +119,17 @@ type Window struct {
 	nativeRail int         // the rail of these atomics; has no meaning if native is false
 	counts     [Ops][2]int // by Op: maximum number of elements of one atomic, without and with a fetch
 
-	err    error  // why the window is unusable; nil: it is usable
-	closed bool   // Close was called
-	fence  bool   // a fence epoch is open
-	all    bool   // an epoch of LockAll is open
-	locked int    // number of targets that Lock has locked or waits for
-	begun  int    // 0: no epoch of Start is open; else the number of its targets, at least 1
-	epochs uint64 // number of epochs that finishEpoch has closed
+	err    error // why the window is unusable; nil: it is usable
+	closed bool  // Close was called
+	fence  bool  // a fence epoch is open
+	all    bool  // an epoch of LockAll is open
+	// With all: the epoch needs no locks.
+	allUnchecked bool
+	locked       int    // number of targets that Lock has locked or waits for
+	begun        int    // 0: no epoch of Start is open; else the number of its targets, at least 1
+	epochs       uint64 // number of epochs that finishEpoch has closed
+
+	requested int // number of targets whose lock this rank has requested and not got
 
 	queue  []lockRequest // requests for the lock of this rank's part by messages, in their order
 	shared int           // number of ranks that have the lock of this rank's part by messages
@@ -115,8 +139,19 @@ type Window struct {
 	endedRanks int   // number of ranks that have failed or ended
 	granted    []int // scratch of target.grant
 
-	freeOps      *operation      // operations for reuse, linked by next
-	freeControls *controlMessage // control messages for reuse, linked by next
+	attached     attachments         // the regions of this rank, if the window is dynamic
+	sealKey      uint64              // key of the seals of regions; connect sets it
+	runs         [maxRuns]layout.Run // scratch of deliverAt
+	sentRuns     [maxRuns]layout.Run // scratch of the operations of this rank
+	freeGroups   *group              // groups for reuse, linked by next
+	freeShapes   *shape              // shapes for reuse, linked by next
+	freeOps      *operation          // operations for reuse, linked by next
+	freeControls *controlMessage     // control messages for reuse, linked by next
+
+	// What this rank knows about regions. A goroutine that holds remotesMu may take the engine's lock.
+	lastRemote atomic.Pointer[Remote] // of the last call
+	remotesMu  sync.Mutex
+	remotes    map[remoteName]*Remote // guarded by remotesMu
 }
 
 // target is the state of a window with respect to one rank: as the target of this rank's
@@ -130,9 +165,11 @@ type target struct {
 	isMapped  bool   // its part and its lock table are mapped here
 	mapped    []byte // the part
 	lockTable lockTable
-	maps      [2][]byte   // mappings of the lock table and of the part, which Close unmaps; nil: none
-	ready     atomic.Bool // isMapped, and an epoch permits operations without a wait or a message
-	idle      atomic.Bool // isMapped, and there is nothing to flush and no error
+	table     []byte            // of the rank's regions; nil: the window is not dynamic, or it is not mapped
+	spans     map[uint64][]byte // by key: memory with regions that Lookup has mapped; guarded by Window.remotesMu
+	maps      [2][]byte         // mappings of the lock table and of the part, which Close unmaps; nil: none
+	ready     atomic.Bool       // isMapped, and an epoch permits operations without a wait or a message
+	idle      atomic.Bool       // isMapped, and there is nothing to flush and no error
 
 	rail        int  // the rail that leads to the rank; -1: the rank is this rank itself
 	direct      bool // Put and Get use RMA, because this rank's endpoint reaches the part
@@ -164,7 +201,9 @@ type target struct {
 	// This rank's epoch with the target.
 	lock        lockState // of this rank, for the lock of the target's part
 	locked      bool      // an epoch of Lock with the target is open
-	locking     bool      // a call of Lock waits for the lock
+	unchecked   bool      // with locked: the epoch needs no lock
+	locking     bool      // a call of Lock or TryLock waits for the lock
+	trying      bool      // the request that is pending at the target is one of TryLock
 	endedSeen   int       // value of Window.endedRanks at the last repair of the lock table
 	exclusive   bool      // the lock that is requested or held is exclusive
 	abandoned   bool      // the goroutine that requested the lock does not wait for it any more
@@ -191,6 +230,12 @@ type flushers struct {
 // if Connect fails.
 func New(cfg Config) (*Window, Part, error) {
 	cfg.Align = max(1, cfg.Align)
+	if cfg.Dynamic {
+		cfg.Local, cfg.Alloc = nil, tableBytes
+	}
+	if cfg.Locks == nil {
+		cfg.Locks = new(atomic.Int64)
+	}
 	w := &Window{cfg: cfg, local: cfg.Local}
 	if cfg.Elem < 0 || cfg.Elem > math.MaxInt32 {
 		return nil, Part{}, fmt.Errorf("elements of %d bytes: %w", cfg.Elem, ErrOp)
@@ -211,12 +256,22 @@ func New(cfg Config) (*Window, Part, error) {
 	port.Lock()
 	defer port.Unlock()
 	part := Part{Size: len(w.local), Elem: cfg.Elem, Chunk: math.MaxInt32}
+	if cfg.Contiguous {
+		part.Size = cfg.Alloc
+	}
 	for i := range w.targets {
 		if t := &w.targets[i]; t.rail >= 0 {
 			part.Chunk = min(part.Chunk, t.answerLimit)
 		}
 	}
 	w.describe(&part)
+	part.Nonce = rand.Uint64()
+	if cfg.Dynamic { // the part is the table of this rank's regions
+		w.attached.table, w.local = w.local, nil
+	}
+	if cfg.Contiguous { // joinParts sets local
+		w.joint, w.local = w.local, nil
+	}
 	if len(w.targets) > 1 {
 		w.register(&part)
 	}
@@ -269,6 +324,9 @@ func (w *Window) Connect(parts []Part) (Reach, error) {
 		}
 		return 0, err
 	}
+	if w.cfg.Contiguous {
+		w.joinParts()
+	}
 	return w.mapParts(), nil
 }
 
@@ -291,6 +349,7 @@ func (w *Window) connect(parts []Part) error {
 			native = 0
 		}
 		t.part = *p
+		w.sealKey = w.sealKey*31 + p.Nonce
 		if t.rail < 0 {
 			continue
 		}
@@ -312,6 +371,9 @@ func (w *Window) Settle(all Reach) error {
 	if w.err != nil {
 		return w.err
 	}
+	if w.cfg.Contiguous && (all&reachLockTables == 0 || all&reachParts == 0) {
+		return ErrShared
+	}
 	if all&reachHost == 0 {
 		w.own.unshared = true // no rank uses the mappings
 		w.port.Unlock()
@@ -320,7 +382,7 @@ func (w *Window) Settle(all Reach) error {
 		return err
 	}
 	w.tableLocks = all&reachLockTables != 0
-	w.allMapped = w.tableLocks && all&reachParts != 0
+	w.allMapped = w.tableLocks && all&reachParts != 0 && !w.cfg.Dynamic
 	w.words = w.allMapped && all&reachWords != 0
 	if !w.allMapped {
 		return nil
@@ -329,6 +391,9 @@ func (w *Window) Settle(all Reach) error {
 	w.port.StopProgress() // no peer needs the progress of this rank
 	return w.deregister()
 }
+
+// AllMapped reports whether every rank has mapped every part.
+func (w *Window) AllMapped() bool { return w.allMapped }
 
 // deregister removes the registrations of this rank's part.
 func (w *Window) deregister() error {
@@ -360,7 +425,7 @@ func (w *Window) Close() error {
 	if w.err == nil {
 		w.end(fmt.Errorf("%w: the window is freed", engine.ErrClosed))
 	}
-	err := w.deregister()
+	err := errors.Join(w.deregister(), w.detachAll())
 	w.local = nil
 	w.port.Close()
 	w.port.Unlock()
@@ -394,7 +459,7 @@ func (t *target) fail(err error) {
 		return
 	}
 	t.down = err
-	t.lock = lockNone
+	t.setLock(lockNone)
 	t.updateFlags()
 	for _, q := range [...]*fifo{&t.queued, &t.awaited, &t.waiting} {
 		for q.head != nil {

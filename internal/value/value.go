@@ -1,4 +1,4 @@
-// Package value encodes Go values as messages, with encoding/gob.
+// Package value encodes Go values as messages: with encoding/gob, or with a codec of the program.
 package value
 
 import (
@@ -194,6 +194,9 @@ func decoderAfter(definitions []byte) *valueDecoder {
 	return d
 }
 
+// errNoValue is the error for a message that holds no value.
+var errNoValue = fmt.Errorf("%w: the message was not sent as a value, by SendValue", elem.ErrType)
+
 // Decode decodes b, a message that Append has encoded, into the variable that v points to. b may
 // hold any bytes. If b is not such a message, or its value does not fit the variable, Decode
 // returns an error that wraps elem.ErrType, and may have changed the variable. It may be called
@@ -201,7 +204,7 @@ func decoderAfter(definitions []byte) *valueDecoder {
 func Decode(b []byte, v any) (err error) {
 	defer func() { // gob panics for some values of v, and a peer may send any bytes
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %v", elem.ErrType, v, p)
+			err = fmt.Errorf("%w: the message does not hold what a %T points to: receive the type that was sent: %v", elem.ErrType, v, p)
 		}
 	}()
 	if v == nil {
@@ -212,10 +215,10 @@ func Decode(b []byte, v any) (err error) {
 	} else if len(b) >= valueHead && string(b[:magicSize]) == magicValue {
 		err = decodeAfter(b[valueHead:], binary.LittleEndian.Uint32(b[magicSize:]), v)
 	} else {
-		return fmt.Errorf("%w: the message was not sent by SendValue", elem.ErrType)
+		return errNoValue
 	}
 	if err != nil {
-		return fmt.Errorf("%w: the message does not hold what a %T points to: receive into a pointer to the type that was sent: %w", elem.ErrType, v, err)
+		return fmt.Errorf("%w: the message does not hold what a %T points to: receive the type that was sent: %w", elem.ErrType, v, err)
 	}
 	return nil
 }

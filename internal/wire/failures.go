@@ -15,10 +15,15 @@ import (
 //	failed 3,7-9 killed by signal 9 (SIGKILL) on node2\n
 //	       │     └─ reason; may be missing
 //	       └─ ranks, ascending, without spaces
+//	failed in 1f0c… 3,7-9 killed by signal 9 (SIGKILL) on node2\n
+//	          └─ id of another job: that of a group of gorun's job, with which this rank may be connected
 const (
 	FailuresMaxLine   = 4096      // maximum length of a line in bytes, with its newline
 	failuresMaxReason = 1024      // maximum length of a reason in bytes, with the space before it
 	failuresVerb      = "failed " // the beginning of each line
+	failuresIn        = "in "     // follows if the ranks are those of another job
+	failuresMaxJob    = 64        // maximum length of the id of a job, in bytes
+	failuresMaxSize   = 1 << 24   // maximum number of ranks of another job
 )
 
 // The errors of ParseFailures for malformed lines.
@@ -27,14 +32,16 @@ var (
 	ErrFailuresVerb  = errors.New("failure report: line does not begin with \"failed\" and a space, or has a second line")
 	ErrFailuresRanks = errors.New("failure report: not a list of ranks in ascending order")
 	ErrFailuresSize  = errors.New("failure report: a rank that the job does not have")
+	ErrFailuresJob   = errors.New("failure report: the id of a job is empty or longer than 64 bytes")
 )
 
-// AppendFailures appends a report to dst: the ranks in ranks have failed because of reason. The
+// AppendFailures appends a report to dst: the ranks in ranks have failed because of reason. If job is
+// not empty, the ranks are those of the job with this id, which has at most 64 bytes and no space. The
 // report is one line, or several lines with the same reason if the ranks do not fit into one.
 // Without ranks it has no line. ranks may be in any order, and may contain a rank several times.
 // AppendFailures cuts off the end of a reason that is too long. It writes a space in place of
 // characters that are not printable, and one space in place of several.
-func AppendFailures(dst []byte, ranks []int, reason string) []byte {
+func AppendFailures(dst []byte, job string, ranks []int, reason string) []byte {
 	sorted := slices.Clone(ranks)
 	slices.Sort(sorted)
 	sorted = slices.Compact(sorted)
@@ -42,6 +49,9 @@ func AppendFailures(dst []byte, ranks []int, reason string) []byte {
 	for len(sorted) > 0 {
 		begin := len(dst)
 		dst = append(dst, failuresVerb...)
+		if job != "" {
+			dst = append(append(append(dst, failuresIn...), job...), ' ')
+		}
 		for first := true; len(sorted) > 0; first = false {
 			n := 1
 			for n < len(sorted) && sorted[n] == sorted[0]+n {
@@ -93,15 +103,23 @@ func appendReason(dst []byte, reason string) []byte {
 }
 
 // ParseFailures reads a line of a report, with or without its newline. size is the number of ranks
-// of the job. ParseFailures returns the failed ranks in ascending order, and the reason, which may
-// be empty. It cleans the reason as AppendFailures does.
-func ParseFailures(line []byte, size int) (ranks []int, reason string, err error) {
+// of the job that gets the report. ParseFailures returns the failed ranks in ascending order, and the
+// reason, which may be empty. It cleans the reason as AppendFailures does. If the ranks are those of
+// another job, job is its id, otherwise "".
+func ParseFailures(line []byte, size int) (job string, ranks []int, reason string, err error) {
 	if len(line) > FailuresMaxLine {
-		return nil, "", ErrFailuresLong
+		return "", nil, "", ErrFailuresLong
 	}
 	rest, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte{'\n'}), []byte(failuresVerb))
 	if !ok || bytes.IndexByte(rest, '\n') >= 0 {
-		return nil, "", ErrFailuresVerb
+		return "", nil, "", ErrFailuresVerb
+	}
+	if in, ok := bytes.CutPrefix(rest, []byte(failuresIn)); ok {
+		var id []byte
+		if id, rest, _ = bytes.Cut(in, []byte{' '}); len(id) == 0 || len(id) > failuresMaxJob {
+			return "", nil, "", ErrFailuresJob
+		}
+		job, size = string(id), failuresMaxSize
 	}
 	list, why, _ := bytes.Cut(rest, []byte{' '})
 	next := 0 // smallest rank that may follow
@@ -111,23 +129,23 @@ func ParseFailures(line []byte, size int) (ranks []int, reason string, err error
 		from, to, several := bytes.Cut(run, []byte{'-'})
 		first, err := failureRank(from, size)
 		if err != nil {
-			return nil, "", err
+			return "", nil, "", err
 		}
 		last := first
 		if several {
 			if last, err = failureRank(to, size); err != nil {
-				return nil, "", err
+				return "", nil, "", err
 			}
 		}
 		if first < next || last < first || several && last == first {
-			return nil, "", ErrFailuresRanks
+			return "", nil, "", ErrFailuresRanks
 		}
 		for r := first; r <= last; r++ {
 			ranks = append(ranks, r)
 		}
 		next = last + 1
 	}
-	return ranks, string(bytes.TrimLeft(appendReason(nil, string(why)), " ")), nil
+	return job, ranks, string(bytes.TrimLeft(appendReason(nil, string(why)), " ")), nil
 }
 
 // failureRank parses a rank: a decimal number below size, without a sign and without leading zeros.

@@ -21,16 +21,23 @@ func TestFailures(t *testing.T) {
 		{[]int{0}, " \n two\tlines \r\n", "failed 0 two lines\n", "two lines"},
 		{[]int{0}, "\xff\x00é", "failed 0 é\n", "é"},
 	} {
-		line := AppendFailures([]byte("before "), c.ranks, c.reason)
+		line := AppendFailures([]byte("before "), "", c.ranks, c.reason)
 		require.Equal(t, "before "+c.line, string(line))
-		_, reason, err := ParseFailures([]byte(c.line), 10)
+		_, _, reason, err := ParseFailures([]byte(c.line), 10)
 		require.NoError(t, err)
 		require.Equal(t, c.parsed, reason)
 	}
-	require.Empty(t, AppendFailures(nil, nil, "nobody"))
-	ranks, _, err := ParseFailures([]byte("failed 3,7-9 x"), 10)
+	require.Empty(t, AppendFailures(nil, "", nil, "nobody"))
+	job, ranks, _, err := ParseFailures([]byte("failed 3,7-9 x"), 10)
 	require.NoError(t, err)
 	require.Equal(t, []int{3, 7, 8, 9}, ranks)
+	require.Empty(t, job)
+	require.Equal(t, "failed in f0 3,7 x\n", string(AppendFailures(nil, "f0", []int{7, 3}, "x")))
+	job, ranks, reason, err := ParseFailures([]byte("failed in f0 3,70 in time\n"), 2) // the size of another job is not known
+	require.NoError(t, err)
+	require.Equal(t, []int{3, 70}, ranks)
+	require.Equal(t, "f0", job)
+	require.Equal(t, "in time", reason)
 }
 
 // TestFailuresInSeveralLines: more ranks have failed than fit into one line. AppendFailures writes
@@ -41,10 +48,11 @@ func TestFailuresInSeveralLines(t *testing.T) {
 		ranks = append(ranks, r)
 	}
 	var parsed []int
-	for line := range bytes.Lines(AppendFailures(nil, ranks, strings.Repeat("ö", 1<<20))) {
+	for line := range bytes.Lines(AppendFailures(nil, "0123456789abcdef", ranks, strings.Repeat("ö", 1<<20))) {
 		require.LessOrEqual(t, len(line), FailuresMaxLine)
-		some, reason, err := ParseFailures(line, 1<<16)
+		job, some, reason, err := ParseFailures(line, 1)
 		require.NoError(t, err)
+		require.Equal(t, "0123456789abcdef", job)
 		require.Equal(t, strings.Repeat("ö", (failuresMaxReason-1)/2), reason)
 		parsed = append(parsed, some...)
 	}
@@ -78,30 +86,41 @@ func TestFailuresErrors(t *testing.T) {
 		{"failed 10", ErrFailuresSize},
 		{"failed 9-10 x", ErrFailuresSize},
 		{"failed 99999999999999999999999999", ErrFailuresSize},
+		{"failed in", ErrFailuresRanks},
+		{"failed in ", ErrFailuresJob},
+		{"failed in  3", ErrFailuresJob},
+		{"failed in " + strings.Repeat("f", 65) + " 3", ErrFailuresJob},
+		{"failed in f", ErrFailuresRanks},
+		{"failed in f x", ErrFailuresRanks},
+		{"failed in f 16777216", ErrFailuresSize},
 		{"failed 3 " + strings.Repeat("x", FailuresMaxLine), ErrFailuresLong},
 	} {
-		_, _, err := ParseFailures([]byte(c.line), 10)
+		_, _, _, err := ParseFailures([]byte(c.line), 10)
 		require.ErrorIs(t, err, c.want, c.line)
 	}
 }
 
 func FuzzFailures(f *testing.F) {
-	f.Add(AppendFailures(nil, []int{3, 7, 8, 9}, "killed by signal 9"), 10)
-	f.Add(AppendFailures(nil, []int{0}, ""), 1)
+	f.Add(AppendFailures(nil, "", []int{3, 7, 8, 9}, "killed by signal 9"), 10)
+	f.Add(AppendFailures(nil, "0123456789abcdef", []int{3, 7, 8, 9}, "killed by signal 9"), 10)
+	f.Add(AppendFailures(nil, "", []int{0}, ""), 1)
 	f.Add([]byte("failed 0-16777215 "), 1<<24)
 	f.Add([]byte("failed 1,1"), 4)
 	f.Fuzz(func(t *testing.T, line []byte, size int) {
-		ranks, reason, err := ParseFailures(line, min(size, 1<<20))
+		job, ranks, reason, err := ParseFailures(line, min(size, 1<<20))
 		if err != nil {
 			require.Empty(t, ranks)
 			return
 		}
 		require.NotEmpty(t, ranks)
-		require.Less(t, ranks[len(ranks)-1], size)
+		if job == "" {
+			require.Less(t, ranks[len(ranks)-1], size)
+		}
 		var again []int
-		for l := range bytes.Lines(AppendFailures(nil, ranks, reason)) {
-			some, why, err := ParseFailures(l, size)
+		for l := range bytes.Lines(AppendFailures(nil, job, ranks, reason)) {
+			in, some, why, err := ParseFailures(l, size)
 			require.NoError(t, err)
+			require.Equal(t, job, in)
 			require.True(t, strings.HasPrefix(reason, why))
 			again = append(again, some...)
 		}

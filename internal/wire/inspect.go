@@ -95,9 +95,13 @@ type RankCall struct {
 	Follows bool `json:"follows,omitempty"`
 	Bounded bool `json:"bounded,omitempty"` // the context.Context of the call may end the wait
 
-	// The event that the call waits for. If Comm is empty, the rank reports no event.
+	// The event that the call waits for. If Comm is empty, the rank reports no event. If Connection is
+	// set, the communicator belongs to a connection with other processes, so ID and Seq are 0, and
+	// World is -1.
 	Comm string `json:"comm,omitempty"` // name of the communicator
 	ID   uint64 `json:"id,omitempty"`   // number of the communicator, which is unique in the job
+
+	Connection bool `json:"connection,omitempty"`
 	// For WaitCollective: the number of the collective among those of the communicator, from 1 on.
 	Seq uint32 `json:"seq,omitempty"`
 	// The kind of the event: WaitSend, WaitRecv, WaitProbe, WaitCollective or WaitMemory.

@@ -11,6 +11,12 @@ func sampleWindows() []Window {
 	var all []Window
 	for k := WinPut; k < winKindEnd; k++ {
 		all = append(all, Window{Kind: k, Op: 200, Flag: k%2 == 0, Count: math.MaxUint64, Addr: 1 << 40, Bytes: 77})
+		if k <= WinFetch {
+			all = append(all, Window{Kind: k, Flag: k%2 == 1, Runs: true, Count: 5, Bytes: 9})
+		}
+		if k == WinLock {
+			all = append(all, Window{Kind: k, Flag: true, Try: true}, Window{Kind: k, Passes: true}, Window{Kind: k, Passes: true, Try: true})
+		}
 	}
 	return all
 }
@@ -34,7 +40,10 @@ func TestWindowRefusesWhatIsNotOne(t *testing.T) {
 	for name, m := range map[string]Message{
 		"nothing": {Kind: MsgWindow},
 		"kind":    {Kind: MsgWindow, Sig: uint16(winKindEnd)},
-		"flag":    {Kind: MsgWindow, Sig: uint16(WinPut), Tag: 2},
+		"flag":    {Kind: MsgWindow, Sig: uint16(WinPut), Tag: 4},
+		"try":     {Kind: MsgWindow, Sig: uint16(WinUnlock), Tag: 8},
+		"no flag": {Kind: MsgWindow, Sig: uint16(WinLock), Tag: 16},
+		"runs":    {Kind: MsgWindow, Sig: uint16(WinSwap), Tag: 2},
 		"minus":   {Kind: MsgWindow, Sig: uint16(WinPut), Tag: -1},
 		"data":    {Kind: MsgWindow, Sig: uint16(WinAck), Length: 1},
 	} {

@@ -80,6 +80,8 @@ func (j *Job) wrong(line *commandLine, file *jobFile, key, problem string) error
 	switch j.Source[key] {
 	case params.FromFile:
 		return file.errorAt(key, problem)
+	case params.FromUser:
+		return j.user.errorAt(key, problem)
 	case params.FromEnv:
 		return &UsageError{What: s.Env(), Problem: problem}
 	case params.FromFlag, params.FromDefault:

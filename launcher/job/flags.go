@@ -22,7 +22,8 @@ type commandLine struct {
 	hosts    []string          // values of -host, in the order on the command line
 	config   string            // value of -config; "": none
 	action   Action            // what gorun must do, as the last flag such as -info or -dry-run says; 0: Run
-	stacksOf string            // value of -stacks; "": none
+	job      string            // value of -stacks or -stop; "": none
+	shell    string            // value of -completion; "": none
 	verbose  bool              // -v is given
 }
 
@@ -41,7 +42,8 @@ type segment struct {
 }
 
 // parseFlags parses the arguments of gorun. environ is gorun's environment, by name. If the flags
-// before the first program contain -h or -version, parseFlags does not look at what follows. Errors
+// before the first program contain -h, -version, -completion or -man, parseFlags does not look at what
+// follows. Errors
 // are *UsageError.
 func parseFlags(args []string, environ map[string]string) (*commandLine, error) {
 	c := &commandLine{environ: environ}
@@ -50,10 +52,15 @@ func parseFlags(args []string, environ map[string]string) (*commandLine, error) 
 		if err != nil {
 			return nil, err
 		}
-		if c.action == Help || c.action == Version {
-			return c, nil
-		}
 		seg := &c.segments[len(c.segments)-1]
+		if c.action == Help && len(rest) > 0 {
+			seg.Program = rest[0]
+		}
+		switch c.action {
+		case Help, Version, Completion, Man:
+			return c, nil
+		default:
+		}
 		end := len(rest)
 		for i, a := range rest {
 			if a == ":" {
@@ -289,12 +296,20 @@ func (c *commandLine) setTunable(text string) string {
 	return ""
 }
 
-func (c *commandLine) setStacks(text string) string {
-	if text == "" {
-		return "expected the id of a job or the pid of its gorun, found nothing"
+// jobAction returns the set function of a flag that chooses action a, for the job that the flag names.
+func jobAction(a Action) func(*commandLine, string) string {
+	return func(c *commandLine, text string) string {
+		if text == "" {
+			return "expected the id of a job or the pid of its gorun, found nothing"
+		}
+		c.action, c.job = a, text
+		return ""
 	}
-	c.action, c.stacksOf = Stacks, text
-	return ""
+}
+
+func (c *commandLine) setCompletion(text string) string {
+	c.action, c.shell = Completion, text
+	return checkShell(text)
 }
 
 func (c *commandLine) setVerbose(string) string {

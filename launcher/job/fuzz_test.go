@@ -55,7 +55,7 @@ func FuzzDecode(f *testing.F) {
 			st, _ := settingOf(s.key)
 			return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
 		})
-		j, err := merge(line, file, nil)
+		j, err := merge(line, file, nil, nil)
 		if err != nil {
 			checkPlaces(t, doc, err)
 			return
@@ -132,7 +132,7 @@ func FuzzParseFlags(f *testing.F) {
 				st, _ := settingOf(s.key)
 				return st.besideFile || s.key == "job.report" || s.key == "launcher.stage_files"
 			})
-			j, err = merge(line, nil, nil)
+			j, err = merge(line, nil, nil, nil)
 		}
 		var ue *UsageError
 		switch {

@@ -49,7 +49,10 @@ type Job struct {
 	MapBy    string // rule that places ranks: slot, node, core, numa or ppr:N:node|core|numa
 	RankBy   string // order in which ranks are numbered: "slot" or "node"
 	Rankfile string // file with the place of each rank, instead of MapBy, RankBy and Bind; empty: none
-	Bind     Bind
+	// Wrap is the command that is started in place of the programs of some ranks, in the form of
+	// ParseWrapper; empty: none.
+	Wrap string
+	Bind Bind
 	// GOMAXPROCS is the value for each rank. If it is 0, a rank gets the value of the environment.
 	// If the environment has none, the value is the number of hardware threads that the rank is
 	// bound to. A rank that is not bound gets its share of the host's hardware threads. In both
@@ -97,6 +100,8 @@ type Job struct {
 	// Source says where each value came from, by its key in a job file, such as "job.timeout". The
 	// key "app" stands for Apps, and "host" for Hosts. A key is absent if its value is the default.
 	Source map[string]params.Source
+
+	user *jobFile // the user's file; nil: there is none
 }
 
 // App is one program of a job.

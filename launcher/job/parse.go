@@ -13,13 +13,18 @@ type Action int
 
 // The actions.
 const (
-	Run     Action = iota // start the job
-	DryRun                // print the job and where its ranks would run: launcher.DryRun
-	Info                  // print all settings and tunables: launcher.WriteInfo
-	Help                  // print the flags: WriteHelp
-	Version               // print the version: launcher.WriteVersion
-	Stacks                // print what the ranks of a running job do: launcher.Stacks
-	Agent                 // run the ranks of this host for a gorun on another host: launcher.AgentMain
+	Run        Action = iota // start the job
+	DryRun                   // print the job and where its ranks would run: launcher.DryRun
+	Info                     // print all settings and tunables: launcher.WriteInfo
+	Help                     // print the flags: WriteHelp
+	Version                  // print the version: launcher.WriteVersion
+	Completion               // print the completion for a shell: WriteCompletion
+	Complete                 // print what completes a command line: WriteCandidates
+	Man                      // print the manual page: WriteMan
+	Stacks                   // print what the ranks of a running job do: launcher.Stacks
+	PS                       // list the running jobs: launcher.PS
+	Stop                     // end a running job: launcher.Stop
+	Agent                    // run the ranks of this host for a gorun on another host: launcher.AgentMain
 )
 
 // Options holds what a command line asks for besides the job.
@@ -31,28 +36,37 @@ type Options struct {
 	Connect, SecretFile string
 	Hash                bool // for Agent: it must only print the SHA-256 of this executable
 
-	// Words is for Info: it must print only entries whose names contain one of these words. If
-	// Words is empty, it must print all entries.
+	// Topic is for Help: the topic whose flags it must print; empty: the common flags.
+	Topic string
+
+	Shell string // for Completion: the shell
+
+	// Words is for Info and Complete. Info must print only entries whose names contain one of these
+	// words, or all entries if there are none. For Complete they are the command line up to the
+	// cursor.
 	Words []string
 
-	// Job and StacksDir are for Stacks. Job is the id of the job, or the pid of the gorun that runs
-	// it. StacksDir is the directory for files with the ranks' stacks; empty: no files.
+	// Job is for Stacks and Stop: the id of the job, or the pid of the gorun that runs it. StacksDir is
+	// for Stacks: the directory for files with the ranks' stacks; empty: no files.
 	Job, StacksDir string
 }
 
 // Parse makes a job from args, the arguments of gorun without argument 0, and from an environment
 // in the form of os.Environ. A flag overrides the job file that -config names, the job file
-// overrides WEFT_* variables, and these override the defaults. Job.Source and Job.Params say where
-// each value comes from.
+// overrides WEFT_* variables, these override the user's file, and this overrides the defaults.
+// Job.Source and Job.Params say where each value comes from.
 //
 // The error is a *UsageError, a *FileError, or several *FileError joined as by errors.Join. For the
-// actions Help, Version, Stacks and Agent, the job is nil. For Info, it has no programs. -agent
-// must be the first argument. Parse reads the job file and the hostfile, and checks that other
-// files exist, but starts no process.
+// actions that start no job, except Info, the job is nil. For Info, it has no programs. -agent
+// and -complete must be the first argument. Parse reads the user's file, the job file and the
+// hostfile, and checks that other files exist, but starts no process.
 func Parse(args, environ []string) (*Job, Options, error) {
 	if len(args) > 0 && (args[0] == "-agent" || args[0] == "--agent") {
 		opts, err := parseAgent(args[1:])
 		return nil, opts, err
+	}
+	if len(args) > 0 && args[0] == "-complete" {
+		return nil, Options{Action: Complete, Words: args[1:]}, nil
 	}
 	vars := make(map[string]string, len(environ))
 	for _, kv := range environ {
@@ -64,16 +78,27 @@ func Parse(args, environ []string) (*Job, Options, error) {
 	if err != nil {
 		return nil, Options{}, err
 	}
-	opts := Options{Action: line.action, Job: line.stacksOf}
+	opts := Options{Action: line.action, Job: line.job, Shell: line.shell}
 	switch line.action {
-	case Help, Version:
+	case Help:
+		if opts.Topic = line.segments[0].Program; opts.Topic != "" {
+			if problem := checkTopic(opts.Topic); problem != "" {
+				return nil, opts, usage("-help", "%s", problem)
+			}
+		}
 		return nil, opts, nil
-	case Stacks:
+	case Version, Completion, Man:
+		return nil, opts, nil
+	case Stacks, PS, Stop:
+		flag := map[Action]string{Stacks: "-stacks", PS: "-ps", Stop: "-stop"}[line.action]
 		if rest := &line.segments[0]; rest.Program != "" {
-			return nil, opts, usage("-stacks", "expected no program, found %q", rest.Program)
+			return nil, opts, usage(flag, "expected no program, found %q", rest.Program)
 		}
 		for _, s := range line.settings {
-			if s.key != stacksKey {
+			switch {
+			case line.action != Stacks:
+				return nil, opts, usage(s.flag, "expected no other flag with %s", flag)
+			case s.key != stacksKey:
 				return nil, opts, usage(s.flag, "expected no other flag than -stacks-dir with -stacks")
 			}
 			opts.StacksDir = s.text
@@ -91,7 +116,11 @@ func Parse(args, environ []string) (*Job, Options, error) {
 			return nil, opts, err
 		}
 	}
-	j, err := merge(line, file, vars)
+	user, err := readUserFile(vars)
+	if err != nil {
+		return nil, opts, err
+	}
+	j, err := merge(line, file, user, vars)
 	if err != nil {
 		return nil, opts, err
 	}
@@ -112,29 +141,25 @@ func cause(err error) string {
 	return text
 }
 
-// merge makes a job from the command line, the job file, the environment and the defaults. file is
-// nil if there is no job file.
-func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, error) {
-	j := &Job{Params: &params.Set{}, Source: make(map[string]params.Source), Verbose: line.verbose}
+// merge makes a job from the command line, the job file, the environment, the user's file and the
+// defaults. file and user are nil if there is no such file.
+func merge(line *commandLine, file, user *jobFile, vars map[string]string) (*Job, error) {
+	j := &Job{user: user, Params: &params.Set{}, Source: make(map[string]params.Source), Verbose: line.verbose}
 	for _, s := range settings {
 		s.apply(j, s.Default)
+	}
+	if user != nil {
+		if err := j.fromFile(user, params.FromUser); err != nil {
+			return nil, err
+		}
 	}
 	if err := j.fromEnvironment(vars); err != nil {
 		return nil, err
 	}
 	if file != nil {
-		for _, s := range file.settings {
-			if st, _ := settingOf(s.key); st.besideFile {
-				s.text = file.relative(s.text)
-			}
-			j.set(s.key, s.text, params.FromFile)
+		if err := j.fromFile(file, params.FromFile); err != nil {
+			return nil, err
 		}
-		for _, t := range file.tunables {
-			if err := j.Params.Set(t.key, t.text, params.FromFile); err != nil {
-				return nil, file.errorAt(t.key, err.Error())
-			}
-		}
-		j.Env = file.env
 	}
 	for _, s := range line.settings {
 		j.set(s.key, s.text, params.FromFlag)
@@ -144,7 +169,7 @@ func merge(line *commandLine, file *jobFile, vars map[string]string) (*Job, erro
 			return nil, &UsageError{What: t.flag, Problem: err.Error()}
 		}
 	}
-	if j.Params.Get(providerKey).Source == params.FromFlag && j.Params.Get(useKey).Source == params.FromDefault {
+	if j.Params.Get(ProviderKey).Source == params.FromFlag && j.Params.Get(useKey).Source == params.FromDefault {
 		if err := j.Params.Set(useKey, "libfabric", params.FromFlag); err != nil {
 			return nil, &UsageError{What: "-provider", Problem: err.Error()}
 		}

@@ -120,7 +120,7 @@ func WriteInfo(w io.Writer, j *Job, words []string) (found bool, err error) {
 		found = true
 		t.row(strings.TrimSpace(p.Key+" = "+orDash(value)+" "+unit(p)) + from(p, source))
 		t.row("    " + p.Env())
-		for _, line := range wrapped(p.Help, infoWidth-4) {
+		for _, line := range Wrap(p.Help, infoWidth-4) {
 			t.row("    " + line)
 		}
 	}
@@ -155,9 +155,9 @@ func Selects(words []string, name string) bool {
 	})
 }
 
-// wrapped breaks a text at spaces into lines of at most width characters. A longer word gets a line
+// Wrap breaks a text at spaces into lines of at most width characters. A longer word gets a line
 // of its own.
-func wrapped(text string, width int) (lines []string) {
+func Wrap(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
 		if line != "" && utf8.RuneCountInString(line+" "+word) > width {

@@ -105,7 +105,14 @@ func TestWriteInfo(t *testing.T) {
 func TestHelp(t *testing.T) {
 	useProjectTable(t)
 	var b strings.Builder
-	require.NoError(t, WriteHelp(&b))
+	require.NoError(t, WriteHelp(&b, ""))
+	require.LessOrEqual(t, strings.Count(b.String(), "\n"), 40, "gorun -h fits a screen")
+	for _, name := range append(topicNames(), allTopics) {
+		require.Contains(t, strings.ReplaceAll(b.String(), ".\n", ","), name+",", "a topic is missing")
+		require.Empty(t, checkTopic(name))
+	}
+	b.Reset()
+	require.NoError(t, WriteHelp(&b, allTopics))
 	keys := make(map[string]bool)
 	lines := strings.Split(b.String(), "\n")
 	for _, l := range lines {

@@ -95,6 +95,13 @@ var settings = []setting{
 		value: func(j *Job) string { return string(j.Bind) },
 	},
 	{
+		Param: params.Param{Key: wrapKey, Kind: params.String,
+			Help: "command, such as a debugger or a profiler, in whose arguments the programs of ranks are started; 0,3-5:COMMAND: only of these ranks; empty: none"},
+		want:  wantWrap,
+		apply: func(j *Job, s string) { j.Wrap = s },
+		value: func(j *Job) string { return j.Wrap },
+	},
+	{
 		Param: params.Param{Key: "job.gomaxprocs", Kind: params.Int, Default: "0", Help: "GOMAXPROCS of each rank; 0: its share of the cores, at least 2"},
 		max:   1 << 16,
 		apply: func(j *Job, s string) { j.GOMAXPROCS = integer(s) },

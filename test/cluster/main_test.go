@@ -16,7 +16,7 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-func TestMain(m *testing.M) { run.Main(m, "examples/allreduce") }
+func TestMain(m *testing.M) { run.Main(m, "examples/allreduce", "test/cluster/run/spawner") }
 
 // cluster is four hosts, in use by the test t.
 type cluster struct {

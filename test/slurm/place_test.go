@@ -5,8 +5,10 @@ package slurm
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,6 +132,25 @@ func TestTwoAtOnce(t *testing.T) {
 	for _, rank := range []string{"0", "5"} {
 		require.Equal(t, 2, strings.Count(r.Stdout, "rank "+rank+" worked\n"), r.Stdout)
 	}
+}
+
+// TestBusyCopy: a node sometimes cannot execute its new copy of gorun, because slurmd has it open for
+// writing. Here a script in place of srun fails with Slurm's message, the first two times. gorun must
+// start again.
+func TestBusyCopy(t *testing.T) {
+	c := slurm(t)
+	dir := t.TempDir()
+	srun, err := exec.LookPath("srun")
+	require.NoError(t, err)
+	script := "#!/bin/sh\necho >> " + dir + "/calls\n" +
+		"if [ $(wc -l < " + dir + "/calls) -gt 2 ]; then exec " + srun + " \"$@\"; fi\n" +
+		"cat > " + dir + "/secret\necho 'slurmstepd-w0n1: error: execve(): /tmp/weft-gorun-x: Text file busy' >&2\nexit 2\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "srun"), []byte(script), 0o755))
+	r := run.Command{Exe: "salloc", Env: append(slices.Clone(c.env), "PATH="+dir+":"+os.Getenv("PATH")), Args: []string{"--quiet", "-N3", "--ntasks-per-node=2",
+		run.Program("gorun"), run.Rank(), "work"}}.Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, 1, strings.Count(r.Stdout, "rank 5 worked\n"), r.Stdout)
+	require.Empty(t, r.Stderr)
 }
 
 // TestWithoutAllocation runs gorun with -launcher slurm outside of an allocation. gorun runs salloc to get

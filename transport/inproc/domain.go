@@ -41,7 +41,7 @@ func (d *domain) Attr() transport.Attr {
 		LatencyNs:  300,
 	}
 	if o.rma {
-		a.Caps |= transport.CapRead | transport.CapWrite
+		a.Caps |= transport.CapRead | transport.CapWrite | transport.CapKeyCheck
 	}
 	if o.shared && o.rma && o.reach == nil && o.rmaDelay == 0 && o.mrMode == 0 {
 		a.Caps |= transport.CapSharedMemory

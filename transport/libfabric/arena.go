@@ -4,6 +4,7 @@ package libfabric
 
 import (
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,14 +52,15 @@ type arena struct {
 	desc  fi.Desc      // the descriptor of mr
 	stage []byte       // part of mem
 
-	slots    []slot
-	freeHead int32 // head of the list of free slots; -1: none
-	busy     int   // number of slots in use
+	slots    []slot  // as many as the provider has room for operations, at most slotCount
+	freeHead int32   // head of the list of free slots; -1: none
+	busy     int     // number of slots in use
+	peerBusy []int32 // number of slots in use by peer
 
 	bufs   []recvBuffer
 	toPost []int // indices in bufs of the buffers that the next [domain.poll] posts
-	spares int   // number of buffers at the end of bufs that have not been used yet
-	lost   int   // number of buffers that [arena.retire] has taken out of use
+	spares []int // indices in bufs of multi-receive buffers that are not in use
+	lost   []int // indices in bufs of the buffers that [arena.retire] has taken out of use
 }
 
 // slot is the state of one operation in flight. libfabric does not access it. It accesses the
@@ -67,9 +69,15 @@ type slot struct {
 	op    *transport.Op // the operation whose end an OpDone reports; nil: no OpDone reports the end
 	what  operation     // kind of the operation; opNone: the slot is free
 	peer  transport.Addr
-	next  int32          // in a free slot, the index of the next free one; -1: none
-	order uint64         // number of this read or write in the order of posting (domain.rmaStarted)
-	pin   runtime.Pinner // pins op.Data of a read, a write or a message whose data is not copied
+	next  int32  // in a free slot, the index of the next free one; -1: none
+	order uint64 // number of this read or write in the order of posting (domain.rmaStarted)
+	size  int32  // number of bytes of a message that are in the arena's buffer
+	// The fields failures, pause, due and cause are of a message that has failed; see resend.go.
+	failures uint8          // how often it has failed, except with FI_ENORX
+	pause    time.Duration  // the last pause before it was sent again
+	due      time.Time      // the end of that pause
+	cause    error          // the last failure
+	pin      runtime.Pinner // pins op.Data of a read, a write or a message whose data is not copied
 	// mr is the registration of the data of a message that is not copied, if the domain has
 	// FI_MR_LOCAL. Otherwise it is zero.
 	mr fi.RawRegion
@@ -91,42 +99,14 @@ func (o operation) String() string {
 	return [...]string{"", "send", "read", "write", "atomic", "send"}[o]
 }
 
-// recvBuffer is a buffer that is posted for receiving messages. It may be posted again when the
-// provider has released it (used) and all messages in it are complete (done >= end), unless retire
-// has taken it out of use (lost). A buffer for one message is released by its completion. A
-// multi-receive buffer is released by a completion with FI_MULTI_RECV. In net and rxm that may be
-// too early: the provider may still read one peer's message into the first half of the buffer when
-// another peer's message in the second half is complete. So for providers that put messages into
-// the buffer without gaps, recvBuffer also counts bytes.
-type recvBuffer struct {
-	mem  []byte
-	used bool // the provider puts no more messages into the buffer
-	done int  // in a multi-receive buffer, total size in bytes of the complete messages since it was posted
-	// end is the offset in mem where the last message ends, in a multi-receive buffer that is used,
-	// if domain.packed is set. Otherwise it is 0.
-	end  int
-	lost bool // [arena.retire] has taken the buffer out of use, so it is not posted again
-}
-
-// retire takes receive buffer i out of use after a failed receive, because the provider may still
-// write to the buffer. It replaces the buffer by a spare one, if a spare one is left. If all
-// buffers are out of use, retire returns errBuffers, because no message can be received any more.
-func (a *arena) retire(i int) error {
-	if b := &a.bufs[i]; !b.lost {
-		b.lost = true
-		a.lost++
-		if a.spares > 0 {
-			a.toPost = append(a.toPost, len(a.bufs)-a.spares)
-			a.spares--
-		}
+// newArena maps the memory of an arena for messages of up to maxFrame bytes, for a job with this
+// number of peers. txSize is the number of operations that the provider has room for; 0: it does
+// not say. If multi is set, the receive buffers are multi-receive buffers.
+func newArena(maxFrame, peers, txSize int, multi bool) (*arena, error) {
+	slots := slotCount
+	if txSize > 0 {
+		slots = min(slots, txSize)
 	}
-	if a.lost == len(a.bufs) {
-		return errBuffers
-	}
-	return nil
-}
-
-func newArena(maxFrame int, multi bool) (*arena, error) {
 	count, size := recvBuffers, (maxFrame+63)&^63
 	if multi {
 		count, size = largeBuffers+spareBuffers, max(largeMin, largeShare*size)
@@ -138,18 +118,20 @@ func newArena(maxFrame int, multi bool) (*arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &arena{mem: mem, base: fi.AddressOf(mem), slots: make([]slot, slotCount), bufs: make([]recvBuffer, count)}
+	a := &arena{
+		mem: mem, base: fi.AddressOf(mem),
+		slots: make([]slot, slots), peerBusy: make([]int32, peers), bufs: make([]recvBuffer, count),
+	}
 	a.stage = mem[stageAt:recvAt]
 	for i := range a.slots {
 		a.slots[i].next = int32(i) + 1
 	}
-	a.slots[slotCount-1].next = -1
-	if multi {
-		a.spares = spareBuffers
-	}
+	a.slots[slots-1].next = -1
 	for i := range a.bufs {
 		a.bufs[i].mem = mem[recvAt+i*size:][:size:size]
-		if i < count-a.spares {
+		if multi && i >= largeBuffers {
+			a.spares = append(a.spares, i)
+		} else {
 			a.toPost = append(a.toPost, i)
 		}
 	}
@@ -183,16 +165,22 @@ func (a *arena) release() {
 	}
 }
 
-// acquire takes a [slot] for an operation with peer and returns its index, or -1 if no slot is
-// free. If op is nil, no OpDone will report the end of the operation.
+// share bounds the slots of one peer: it may use at most share times as many as are free. So a peer
+// whose operations are stuck leaves slots for the others: alone it uses three quarters of them, and
+// any number of such peers leave some free.
+const share = 3
+
+// acquire takes a [slot] for an operation with peer and returns its index, or -1 if no slot is free for
+// that peer. If op is nil, no OpDone will report the end of the operation.
 func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) int {
-	i := a.freeHead
-	if i < 0 {
+	if n := a.peerBusy[peer]; int(n) >= share*(len(a.slots)-a.busy) {
 		return -1
 	}
+	i := a.freeHead
 	s := &a.slots[i]
 	a.freeHead = s.next
 	a.busy++
+	a.peerBusy[peer]++
 	s.what, s.peer, s.op = what, peer, op
 	return int(i)
 }
@@ -209,10 +197,14 @@ func (a *arena) free(i int) {
 		s.pin.Unpin()
 		s.op = nil
 	}
+	if s.cause != nil {
+		s.failures, s.pause, s.cause = 0, 0, nil
+	}
 	s.what = opNone
 	s.next = a.freeHead
 	a.freeHead = int32(i)
 	a.busy--
+	a.peerBusy[s.peer]--
 }
 
 // slotBuf returns the arena's buffer for the [slot] with index i.

@@ -13,10 +13,11 @@ import (
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
 )
 
-// addressVector implements transport.AddressVector with an address vector of type FI_AV_TABLE. It
-// numbers the inserted addresses 0, 1, 2 and so on; these numbers are the indices. A provider may
-// assign an fi_addr_t that differs from the index, for example if an address is inserted twice;
-// then addressVector keeps a table from index to fi_addr_t.
+// addressVector implements transport.AddressVector with an address vector of the type that
+// [domain.avType] returns. It numbers the inserted addresses 0, 1, 2 and so on; these numbers are the
+// indices. A provider may assign an fi_addr_t that differs from the index: always with FI_AV_MAP, and
+// with FI_AV_TABLE for example if an address is inserted twice. Then addressVector keeps a table from
+// index to fi_addr_t.
 type addressVector struct {
 	d     *domain
 	av    *fi.AV
@@ -27,12 +28,20 @@ type addressVector struct {
 	addrs []transport.Address
 }
 
+// avType returns the type of address vectors: a map if the provider has no tables, else a table.
+func (d *domain) avType() fi.AVType {
+	if d.info.Domain.AVType == fi.AVMap {
+		return fi.AVMap
+	}
+	return fi.AVTable
+}
+
 // OpenAV opens an empty address vector (fi_av_open). The size of the job is its expected size.
 func (d *domain) OpenAV() (transport.AddressVector, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open address vector: %w", transport.ErrClosed)
 	}
-	av, err := d.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: d.cfg.Size})
+	av, err := d.fid.OpenAV(fi.AVAttr{Type: d.avType(), Count: d.cfg.Size})
 	if err != nil {
 		return nil, fmt.Errorf("libfabric: open address vector: %w", err)
 	}

@@ -26,6 +26,7 @@ type hints struct {
 	// returns true. It is zero if the rank has no listener.
 	source  netip.AddrPort
 	oneHost bool // whether all ranks run on this host
+	rank    int
 }
 
 // The capabilities that messages and RMA need.
@@ -89,7 +90,6 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	info.Domain.Threading = fi.ThreadDomain
 	info.Domain.ControlProgress, info.Domain.DataProgress = fi.ProgressManual, fi.ProgressManual
 	info.Domain.ResourceMgmt = fi.RMEnabled
-	info.Domain.AVType = fi.AVTable
 	return info
 }
 
@@ -97,14 +97,28 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 // is none. For an IP provider, find calls fi_getinfo again with a local address (FI_SOURCE): that
 // is h.source if it is valid and the provider can take it, else local if that is not empty. In the
 // other cases the domain must have the name h.iface. If h.iface is empty, every domain of a
-// provider without IP fits, and every domain of an IP provider whose address is routable.
+// provider without IP fits, and every domain of an IP provider whose address is routable. If the
+// first usable Info is that of an adapter, find chooses among the adapters of its provider instead,
+// by [hints.adapter]; only h.iface restricts the choice.
 func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
 	infos, err := getInfo("", "", 0, req)
 	if err != nil {
 		return nil, err
 	}
+	_, notName := netip.ParseAddr(h.iface)
 	for _, i := range infos {
 		if !h.usable(i) {
+			continue
+		}
+		if req.Domain.DataProgress == fi.ProgressManual && !emulated(i.EP.Protocol) {
+			if own, err := h.find(h.natively(req, i), local); own != nil || err != nil {
+				return own, err
+			}
+		}
+		if isAdapter(i) && notName != nil {
+			if a := h.adapter(infos); a != nil {
+				return a, nil
+			}
 			continue
 		}
 		if !isIP(i.AddrFormat) {
@@ -125,6 +139,7 @@ func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
 		}
 		same := h.info(req.Caps, req.Domain.MRMode)
 		same.Fabric.ProvName = i.Fabric.ProvName
+		same.Domain.ControlProgress, same.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
 		there, err := getInfo(node, service, fi.FlagSource, same)
 		if err != nil {
 			return nil, err
@@ -136,6 +151,17 @@ func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
 		}
 	}
 	return nil, nil
+}
+
+// natively returns req for the provider of i, without a requirement on its progress: so an adapter
+// makes progress in the way that it does by itself. Providers over sockets and shared memory make
+// automatic progress by a thread, if they are not asked for manual progress, and with that each
+// message takes longer.
+func (h *hints) natively(req, i *fi.Info) *fi.Info {
+	own := h.info(req.Caps, req.Domain.MRMode)
+	own.Fabric.ProvName = i.Fabric.ProvName
+	own.Domain.ControlProgress, own.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+	return own
 }
 
 // getInfo calls fi_getinfo. If no provider matches, it returns nil and no error.
@@ -217,8 +243,9 @@ func checkHooks(hooks []string) error {
 }
 
 // noProvider returns the error that no provider meets the hints. The error lists the domains that
-// libfabric offers for RDM endpoints with the modes that this package supports. If fi_getinfo
-// fails, noProvider returns that error.
+// libfabric offers for RDM endpoints with the modes that this package supports, or if the job names
+// a provider that exists, why each of its domains is not suitable. If fi_getinfo fails, noProvider
+// returns that error.
 func (h *hints) noProvider() error {
 	info := fi.NewInfo()
 	info.Caps, info.Mode, info.EP.Type, info.Domain.MRMode = fi.CapMsg, modes, fi.EPRDM, mrModes|fi.MRLocal
@@ -242,6 +269,11 @@ func (h *hints) noProvider() error {
 	}
 	if h.iface != "" {
 		what += fmt.Sprintf(" on %q", h.iface)
+	}
+	if h.provider != "" {
+		if reasons := h.unsuitable(); len(reasons) > 0 {
+			have = strings.Join(reasons, "; ")
+		}
 	}
 	return fmt.Errorf("%s that reaches all ranks; %s", what, have)
 }

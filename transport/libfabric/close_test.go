@@ -13,6 +13,7 @@ import (
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 // providers are the libfabric providers with which TestCloseHalfOpen runs.
@@ -74,8 +75,9 @@ func TestCloseRefused(t *testing.T) {
 // TestShutdownDead checks that Shutdown of rank 0 returns, and that rank 0 reports rank 1 as down,
 // if rank 1 ends without acknowledging the close message.
 func TestShutdownDead(t *testing.T) {
-	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
+	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets", libfabrictest.Name} {
 		t.Run(prov, func(t *testing.T) {
+			t.Setenv(testScript, "verbs")
 			a, b := pair(t, prov, nil)
 			require.NoError(t, send(t, a, 1, "hello", a, b))
 			until(t, func() bool { return len(b.msgs) == 1 }, a, b)
@@ -132,15 +134,18 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestNoBuffers checks that Read returns errBuffers when every receive buffer has failed.
+// TestNoBuffers checks that Read returns errBuffers, with the cause, when a receive into every
+// buffer has failed, and the provider has released all.
 func TestNoBuffers(t *testing.T) {
 	a, _ := pair(t, "tcp;ofi_rxm", nil)
+	a.dom.peers[1].contacted = true // so that a message of this peer may be under way
 	for i := range a.dom.arena.bufs {
 		require.NoError(t, a.dom.broken)
-		a.dom.broken = a.dom.receiveFailed(i, fi.RawError{Err: fi.ErrTruncated})
+		a.dom.broken = a.dom.receiveFailed(i, &fi.RawError{Flags: fi.FlagMultiRecv, Err: fi.ErrTruncated})
 	}
 	_, err := a.cq.Read(a.comp)
 	require.ErrorIs(t, err, errBuffers)
+	require.ErrorIs(t, err, fi.ErrTruncated)
 }
 
 // TestShmBadAddress posts reads and then writes, by turns to a valid and to an invalid remote

@@ -28,8 +28,9 @@ const (
 	// later messages of the same peer.
 	rxmEager = 16 << 10
 
-	batch     = 32   // largest number of completions that one poll reads
-	queueSize = 4096 // capacity of the completion queue, in completions
+	batch        = 32   // largest number of completions that one poll reads
+	minQueueSize = 4096 // bounds of the size of the completion queue, in completions; see queueSize
+	maxQueueSize = 64 << 10
 )
 
 // domain implements transport.Domain. It has the whole state of a rank's libfabric transport. The
@@ -45,6 +46,7 @@ type domain struct {
 	packed       bool     // the provider puts messages into a multi-receive buffer without gaps
 	alternateRMA bool     // a read and a write with the same peer must not be in flight at the same time
 	keySize      int      // size of a memory key in bytes, from 1 to 8
+	mayRefuse    bool     // the provider may fail a message because the target has no receive posted
 	inject       int      // largest message, frame included, in bytes, that is sent by fi_inject; 0: none is
 	tries        int      // how often one poll reads the queue while it is empty; see also manyEmptyPolls
 	emptyPolls   int      // consecutive polls without a completion
@@ -81,11 +83,14 @@ type domain struct {
 	// pendingAcks holds the peers whose close message has arrived, and for which [domain.sendAcks]
 	// has not queued a PeerLeft yet.
 	pendingAcks []transport.Addr
+	resends     []int        // indices of the slots whose messages are to be sent again
+	lastFailure *fi.RawError // the last failure of a receive; nil: there was none
 
 	// Wait and Signal use the fields from here on. Wait holds sleepMu while it uses epfd and evfd,
 	// and Signal holds sigMu while it uses evfd. Close takes sleepMu and then sigMu before it
 	// closes these descriptors.
 	epfd, evfd int  // the epoll descriptor and the eventfd of openPoll; -1: not open
+	timerfd    int  // the timer that [domain.setTimer] sets; -1: not open
 	hasFD      bool // the completion queue has a file descriptor, and epfd watches it
 	// signaled: Signal was called after Wait last read evfd, so another Signal need not write to
 	// evfd.
@@ -101,7 +106,8 @@ type domain struct {
 
 func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	d := &domain{
-		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1,
+		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1, timerfd: -1,
+		mayRefuse:  !emulated(info.EP.Protocol),
 		multiRecv:  info.Caps&fi.CapMultiRecv != 0,
 		inject:     min(info.Tx.InjectSize, stageSize),
 		keySize:    min(max(info.Domain.MRKeySize, 1), 8),
@@ -109,6 +115,10 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		writeFlags: fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:      make([]peer, cfg.Size),
 	}
+	if d.mayRefuse {
+		d.inject = 0
+	}
+	d.mrs.kept.limit = cfg.Params.Int("transport.libfabric.keep_registered")
 	switch info.EP.Protocol {
 	case fi.ProtoXNet, fi.ProtoRXM, fi.ProtoRXMTCP, fi.ProtoRXD, fi.ProtoSockTCP:
 		d.packed = true
@@ -140,6 +150,11 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 			d.writeFlags = fi.FlagCompletion
 		}
 	default:
+	}
+	if info.Tx.IovLimit < 2 {
+		// A message in two segments, the arena's and the caller's, is not possible. So every
+		// message is copied, and larger ones use rendezvous.
+		frame = min(frame, frameSize+copyLimit)
 	}
 	frame = min(frame, info.EP.MaxMsgSize)
 	caps := transport.Caps(0)
@@ -196,6 +211,13 @@ func (d *domain) boundRXD() {
 	const rxPackets = 256
 	d.inject = 0
 	d.info.Rx.Size = min(d.info.Rx.Size, rxPackets)
+}
+
+// queueSize returns the size of the completion queue: one place for each operation and for each
+// receive that the provider has room for. A multi-receive buffer takes more messages than one, so
+// the queue has minQueueSize places at least.
+func (d *domain) queueSize() int {
+	return min(max(d.info.Tx.Size+d.info.Rx.Size, minQueueSize), maxQueueSize)
 }
 
 func (d *domain) Attr() transport.Attr { return d.attr }
@@ -358,7 +380,7 @@ func (d *domain) closeFIEndpoint() error {
 		return nil
 	}
 	if d.av == nil {
-		av, err := d.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: 1})
+		av, err := d.fid.OpenAV(fi.AVAttr{Type: d.avType(), Count: 1})
 		if err != nil {
 			return err
 		}

@@ -28,8 +28,12 @@ type earlyMsg struct {
 const (
 	// maxEarly is the largest distance of a number from that of the last message that was handled
 	// in order.
-	maxEarly     = 4096
-	earlyTimeout = 20 * time.Second // longest wait for the next message in order, measured from early.since
+	maxEarly = 4096
+	// earlyTimeout is the longest wait for the next message in order, measured from early.since. If
+	// the provider may refuse messages, it is refusedTimeout: a peer sends a refused message again
+	// in its next call, and it may compute before that.
+	earlyTimeout   = 20 * time.Second
+	refusedTimeout = 5 * time.Minute
 	// A wait longer than earlyTimeout counts only if this rank has called poll more than
 	// earlyMinPolls times during the wait, because a process that does not poll receives nothing.
 	earlyMinPolls = 1000
@@ -37,21 +41,36 @@ const (
 
 var errOrder = fmt.Errorf("%w: %w: a message was lost or came twice", transport.ErrPeerDown, transport.ErrProtocol)
 
+func (d *domain) earlyTimeout() time.Duration {
+	if d.mayRefuse {
+		return refusedTimeout
+	}
+	return earlyTimeout
+}
+
 // keep stores a copy of a message that arrived out of order. If a limit is exceeded, or if a
 // message with the same number has arrived before, keep drops all early messages of the peer and
-// reports the peer as down. If the peer has failed or left already, keep drops the message.
+// reports the peer as down. A peer that has sent a message again (kindRepeated) may send one twice:
+// then keep drops the second one. If the peer has failed or left already, keep drops the message.
 func (d *domain) keep(from transport.Addr, f frame, msg []byte) {
 	p := &d.peers[from]
 	if p.err != nil {
 		return
 	}
+	ahead := (f.number - p.got) & numberMask
+	twice := ahead == 0 || ahead > numberMask/2
+	if p.early != nil {
+		_, kept := p.early.kept[f.number]
+		twice = twice || kept
+	}
+	if twice && p.repeats {
+		return // the message was sent again although it had arrived
+	}
 	if p.early == nil {
 		p.early = &early{kept: make(map[uint32]earlyMsg), since: time.Now(), polls: d.polls}
 	}
-	ahead := (f.number - p.got) & numberMask
-	_, twice := p.early.kept[f.number]
-	late := time.Since(p.early.since) > earlyTimeout && d.polls-p.early.polls > earlyMinPolls
-	if twice || ahead == 0 || ahead > maxEarly || late {
+	late := time.Since(p.early.since) > d.earlyTimeout() && d.polls-p.early.polls > earlyMinPolls
+	if twice || ahead > maxEarly || late {
 		p.early = nil
 		_ = d.peerDown(from, "receive", errOrder)
 		return

@@ -53,6 +53,9 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		return d.loop.Send(op)
 	}
 	p := d.tokens(op.Peer)
+	if p.resends > 0 {
+		return false, transport.ErrAgain
+	}
 	f := d.frame(p, kindData)
 	var rc fi.Errno
 	done := true
@@ -62,11 +65,17 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	} else if i := d.arena.acquire(opSend, op.Peer, nil); i < 0 {
 		return false, transport.ErrAgain
 	} else {
-		if n <= copyLimit {
-			rc = d.sendCopied(i, f, op)
+		s, b := &d.arena.slots[i], d.arena.slotBuf(i)
+		if done = n <= copyLimit; done {
+			d.compose(b, f, op, op.Data)
+			s.size = int32(frameSize + n)
 		} else {
-			rc = d.sendPinned(i, f, op)
-			done = false
+			d.compose(b, f, op, nil)
+			s.size = int32(frameSize + op.HeaderLen)
+			rc = d.pin(s, op)
+		}
+		if rc == 0 {
+			rc = d.postMessage(i)
 		}
 		if rc != 0 {
 			d.arena.free(i)
@@ -86,38 +95,21 @@ func (d *domain) compose(b []byte, f frame, op *transport.Op, data []byte) {
 	copy(b[frameSize+op.HeaderLen:], data)
 }
 
-// sendCopied copies the message to the arena's buffer for the [slot] with index i and sends it from
-// there.
-func (d *domain) sendCopied(i int, f frame, op *transport.Op) fi.Errno {
-	a := d.arena
-	b := a.slotBuf(i)
-	d.compose(b, f, op, op.Data)
-	return d.raw.Send(fi.AddressOf(b), frameSize+op.HeaderLen+len(op.Data), a.desc, d.av.at(op.Peer), a.context(i))
-}
-
-// sendPinned sends the frame and header from the arena's buffer for the [slot] with index i, and
-// op.Data from the caller's memory. It pins that memory and, with FI_MR_LOCAL, registers it. Once
-// sendPinned has failed, [arena.free] undoes both.
-func (d *domain) sendPinned(i int, f frame, op *transport.Op) fi.Errno {
-	a := d.arena
-	b := a.slotBuf(i)
-	d.compose(b, f, op, nil)
-	s := &a.slots[i]
+// pin pins op.Data, which is sent from the caller's memory, and with FI_MR_LOCAL registers it for the
+// slot s. [arena.free] undoes both.
+func (d *domain) pin(s *slot, op *transport.Op) fi.Errno {
 	s.op = op
 	s.pin.Pin(&op.Data[0])
-	at := fi.AddressOf(op.Data)
-	if d.mrMode&fi.MRLocal != 0 {
-		key, err := d.mrs.newKey(d.keySize)
-		if err != nil {
-			return fi.ErrNoMemory
-		}
-		var rc fi.Errno
-		if s.mr, rc = d.raw.Register(at, len(op.Data), fi.AccessSend, key); rc != 0 {
-			return rc
-		}
+	if d.mrMode&fi.MRLocal == 0 {
+		return 0
 	}
-	return d.raw.Send2(fi.AddressOf(b), frameSize+op.HeaderLen, a.desc,
-		at, len(op.Data), s.mr.Desc, d.av.at(op.Peer), a.context(i))
+	key, err := d.mrs.newKey(d.keySize)
+	if err != nil {
+		return fi.ErrNoMemory
+	}
+	var rc fi.Errno
+	s.mr, rc = d.raw.Register(fi.AddressOf(op.Data), len(op.Data), fi.AccessSend, key)
+	return rc
 }
 
 // postFailed converts rc, the errno of a libfabric call that posts an operation with peer r, to the
@@ -127,7 +119,7 @@ func (d *domain) postFailed(r transport.Addr, what string, rc fi.Errno) error {
 	switch {
 	case rc == fi.ErrAgain:
 		return d.noRoom(r)
-	case meansPeerGone(rc):
+	case meansGone(rc):
 		return d.peerDown(r, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
 	}
 	return d.peerError(what, r, rc)

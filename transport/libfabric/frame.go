@@ -23,7 +23,10 @@ import (
 // The token proves that the sender is a member of the job: it consists of 8 bytes of an HMAC of the
 // job's id, the source and the destination under the job's secret. It protects against messages of
 // other jobs and other users, unless they can read the traffic of the fabric.
-const frameSize = 16
+const (
+	frameSize = 16
+	frameKind = 12 // offset of the kind
+)
 
 // kind is the type of a message.
 type kind uint8

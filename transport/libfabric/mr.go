@@ -16,9 +16,12 @@ import (
 // region implements transport.MemoryRegion: registered memory, which stays pinned until Close.
 // RegisterMemory reuses the struct of a closed region.
 type region struct {
-	d   *domain
-	fi  fi.RawRegion // zero: buf is empty and so not registered
-	key uint64       // the key by which peers name the region
+	d  *domain
+	fi fi.RawRegion // zero: buf is empty and so not registered
+	// kept is the registration that the region uses; nil: it has a registration of its own, and is
+	// in regions.byKey.
+	kept *kept
+	key  uint64 // the key by which peers name the region
 	// base is the address by which peers access the first byte: its virtual address under
 	// MRVirtAddr, else 0. If buf is empty, base is 0.
 	base   uint64
@@ -31,10 +34,12 @@ type region struct {
 
 // regions holds the regions of a domain.
 type regions struct {
-	byKey map[uint64]*region // the open regions by key; nil: no region was registered yet
+	byKey map[uint64]*region // the open registrations by key; nil: there was none yet
 	free  *region            // list of closed regions, which RegisterMemory reuses
-	rnd   [512]byte          // random bytes for keys
-	left  int                // unused bytes at the end of rnd
+	kept  keeper
+	count uint64    // number of registrations so far
+	rnd   [512]byte // random bytes for keys
+	left  int       // unused bytes at the end of rnd
 }
 
 // newKey returns a random key of size bytes (1 to 8) that no open region of the domain has. It
@@ -68,23 +73,48 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	if d.closed {
 		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
 	}
-	t := &d.mrs
-	r := t.free
-	if r != nil {
-		t.free, r.next = r.next, nil
-	} else {
-		r = &region{d: d}
+	if access&transport.MayKeep != 0 {
+		access &^= transport.MayKeep
+		if r := d.keptRegion(buf, access); r != nil {
+			return r, nil
+		}
 	}
+	r := d.mrs.take(d)
+	err := d.mrs.enter(r, buf, access)
+	for errors.Is(err, fi.ErrNoMemory) && d.mrs.kept.dropOldest() {
+		r = d.mrs.take(d)
+		err = d.mrs.enter(r, buf, access)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
+	}
+	return r, nil
+}
+
+// take returns a region that is not open.
+func (t *regions) take(d *domain) *region {
+	r := t.free
+	if r == nil {
+		return &region{d: d}
+	}
+	t.free, r.next = r.next, nil
+	return r
+}
+
+// enter registers buf as r, and enters r into byKey. After an error r is in the list of closed
+// regions.
+func (t *regions) enter(r *region, buf []byte, access transport.Access) error {
 	if err := r.register(buf, access); err != nil {
 		r.pin.Unpin()
 		r.next, t.free = t.free, r
-		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
+		return err
 	}
 	if t.byKey == nil {
 		t.byKey = make(map[uint64]*region)
 	}
 	t.byKey[r.key] = r
-	return r, nil
+	t.count++
+	return nil
 }
 
 func (r *region) register(buf []byte, access transport.Access) error {
@@ -134,7 +164,8 @@ func accessOf(a transport.Access) fi.Access {
 func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
-// Close ends peers' access to the region (fi_close) and unpins its memory. The caller must not use
+// Close ends peers' access to the region (fi_close) and unpins its memory, unless the registration
+// is kept (keep.go). The caller must not use
 // or close the region again after that, because RegisterMemory reuses it. If fi_close fails, the
 // region stays open and pinned. Peers must have ended their accesses before Close: providers over
 // sockets continue an access that has started, and shm cannot refuse an access.
@@ -142,18 +173,22 @@ func (r *region) Close() error {
 	if !r.open {
 		return nil
 	}
-	if e := r.fi.Close(); e != 0 {
-		return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
-	}
 	t := &r.d.mrs
-	delete(t.byKey, r.key)
+	if r.kept != nil {
+		r.kept.users--
+	} else {
+		if e := r.fi.Close(); e != 0 {
+			return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
+		}
+		delete(t.byKey, r.key)
+	}
 	r.forget()
 	r.next, t.free = t.free, r
 	return nil
 }
 
 func (r *region) forget() {
-	r.fi, r.buf, r.open, r.key, r.base = fi.RawRegion{}, nil, false, 0, 0
+	r.fi, r.kept, r.buf, r.open, r.key, r.base = fi.RawRegion{}, nil, nil, false, 0, 0
 	r.pin.Unpin()
 }
 
@@ -171,7 +206,7 @@ func (t *regions) release() {
 	for _, r := range t.byKey {
 		r.forget()
 	}
-	t.byKey = nil
+	t.byKey, t.kept = nil, keeper{}
 }
 
 // find returns the n bytes at remote address addr of this process's open region with this key. It

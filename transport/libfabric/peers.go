@@ -3,7 +3,6 @@
 package libfabric
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -32,25 +31,30 @@ type peer struct {
 	noRoomSince time.Time
 	lastTry     time.Time // when [domain.noRoom] was last called for the peer
 	nextProbe   time.Time // [domain.noRoom] does not call [domain.peerGone] before this time
-	// [domain.probeInShutdown] does not call [domain.peerGone] before this time. It is zero if
-	// probeInShutdown was not called for the peer yet.
+	// [domain.probeInShutdown] does nothing before this time. It is zero if probeInShutdown was not called
+	// for the peer yet.
 	nextShutdownProbe time.Time
 	// rmaKind is the kind of the last read or write that was posted to the peer: opRead or opWrite.
 	rmaKind       operation
 	rmaInFlight   int  // number of reads and writes in flight with the peer
+	resends       int  // number of messages to the peer that have failed and are not through yet
+	repeats       bool // the peer has sent a message again
 	contacted     bool // at least one message was sent to the peer or received from it
 	closeSent     bool // this rank's close message to the peer was posted
 	closeReceived bool // the peer's close message has arrived
 	closeAcked    bool // the peer has acknowledged this rank's close message
 }
 
-// If a connection is lost or cannot be made, some providers try again without end and meanwhile
-// return FI_EAGAIN for each operation. So if the fabric has refused all operations with a peer for
-// probeAfter, [domain.noRoom] checks then, and again after each probeInterval, whether the peer has
-// failed:
+// A peer counts as failed if an operation with it fails and the error says that the peer has ended
+// ([domain.meansPeerGone]), or if the launcher says so. Three providers give no such error:
 //
-//	peer.contacted is set:      it has failed if peerGone returns true
-//	peer.contacted is not set:  it has failed if transport.tcp.connect_timeout has passed
+//   - net, tcp, and tcp;ofi_rxm above it: if a connection is lost or cannot be made, they try again without
+//     end, and meanwhile return FI_EAGAIN for each operation, as they do if the peer is busy;
+//   - shm, whose operations with a process that has ended stay in flight.
+//
+// So if such a fabric has refused all operations with a peer for probeAfter, [domain.noRoom] asks
+// the kernel then, and again after each probeInterval, whether any process uses the peer's address
+// ([domain.peerGone]).
 const (
 	probeAfter    = 100 * time.Millisecond
 	probeInterval = 500 * time.Millisecond
@@ -105,22 +109,21 @@ func (d *domain) noRoom(r transport.Addr) error {
 		return transport.ErrAgain
 	}
 	p.nextProbe = now.Add(probeInterval)
-	refused := d.peerGone(r)
-	late := now.Sub(p.noRoomSince) > d.cfg.Params.Duration("transport.tcp.connect_timeout")
-	switch {
-	case refused && (p.contacted || late):
+	// While ranks start, a listener that the launcher has made may be closed and the endpoint at
+	// its port not open yet.
+	starting := d.at.IsValid() && !p.contacted &&
+		now.Sub(p.noRoomSince) < d.cfg.Params.Duration("transport.tcp.connect_timeout")
+	if !starting && d.peerGone(r) {
 		return d.peerDown(r, "connect", errRefused)
-	case late && !p.contacted:
-		return d.peerDown(r, "connect", fmt.Errorf("%w for %v", errUnreachable, now.Sub(p.noRoomSince).Round(time.Second)))
 	}
 	return transport.ErrAgain
 }
 
 // peerGone reports whether it is certain that no process uses the address of peer r any more. For
-// shm it asks the kernel by kill(2). For IP addresses, except with udp, it tries connect(2) and
-// returns true if the connection is refused. The answer comes at once from the same host, and soon
-// from another one; if there is none within 2 ms, peerGone returns false. For other addresses it
-// returns false.
+// shm it asks the kernel by kill(2). For providers over TCP that do not report the end of a peer
+// (hidesEnd) it tries connect(2) and returns true if the connection is refused. The answer comes at
+// once from the same host, and soon from another one; if there is none within 2 ms, peerGone
+// returns false. For other providers it returns false.
 func (d *domain) peerGone(r transport.Addr) bool {
 	text, err := d.av.Lookup(r)
 	if err != nil {
@@ -129,7 +132,7 @@ func (d *domain) peerGone(r transport.Addr) bool {
 	if name, ok := strings.CutPrefix(string(text), shmScheme); ok {
 		return processEnded(name)
 	}
-	if !isIP(d.info.AddrFormat) || strings.Contains(d.info.Fabric.ProvName, "udp") {
+	if !isIP(d.info.AddrFormat) || !hidesEnd(d.info.Fabric.ProvName) {
 		return false
 	}
 	at, err := netip.ParseAddrPort(string(text))
@@ -160,6 +163,15 @@ func (d *domain) peerGone(r transport.Addr) bool {
 	return err == unix.ECONNREFUSED //nolint:errorlint // unix returns errnos unwrapped
 }
 
+// hidesEnd reports whether the libfabric provider works over TCP and does not report that a peer
+// has ended. The endpoints of these providers listen at the TCP port of their address. Other
+// providers use the port in another way: with verbs it belongs to the RDMA connection manager, and
+// nothing listens at the TCP port of a healthy peer.
+func hidesEnd(provider string) bool {
+	core, _, _ := strings.Cut(provider, ";")
+	return core == "tcp" || core == "net"
+}
+
 // shmScheme is the text with which every address of shm begins. The process id follows it.
 const shmScheme = "fi_shm://"
 
@@ -183,6 +195,7 @@ func (d *domain) peerDown(r transport.Addr, op string, cause error) error {
 	if r != d.cfg.Self {
 		p.err = err
 		d.done.Later(transport.Completion{Kind: transport.PeerDown, Peer: r, Err: err})
+		d.Signal() // the caller of the operation need not be the goroutine in Wait
 	}
 	return err
 }

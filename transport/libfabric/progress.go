@@ -46,6 +46,9 @@ func (d *domain) progress() {
 	if d.dropMessages {
 		room = batch
 	}
+	if len(d.resends) > 0 {
+		d.resend()
+	}
 	// poll may read no more completions than fit into the slice of Read, because each may be a
 	// message.
 	if room > 0 {
@@ -76,7 +79,7 @@ func (d *domain) poll(room int) error {
 			break
 		}
 		a.toPost = a.toPost[:len(a.toPost)-1]
-		b.used, b.done, b.end = false, 0, 0
+		b.used, b.done, b.end, b.failed = false, 0, 0, false
 	}
 	d.polls++
 	var flags fi.Flags
@@ -102,7 +105,7 @@ func (d *domain) poll(room int) error {
 	case fi.ErrAvail:
 		return d.failures()
 	default:
-		return fmt.Errorf("%w: %w", errQueue, rc)
+		return d.queueFailed(rc)
 	}
 }
 
@@ -135,42 +138,13 @@ func (d *domain) slotDone(i int, err error) {
 	if s.what == opRead || s.what == opWrite {
 		d.peers[s.peer].rmaInFlight--
 	}
+	if s.cause != nil {
+		d.peers[s.peer].resends--
+	}
 	a.free(i)
 	if op != nil {
 		d.opDone(op, err)
 	}
-}
-
-// received handles the completion e of a receive into buffer i. If the buffer may be posted again
-// after that, received adds it to [arena.toPost].
-func (d *domain) received(i int, e *fi.RawEntry) error {
-	a := d.arena
-	b := &a.bufs[i]
-	n, at := int(e.Len), 0
-	if !d.multiRecv {
-		b.used = true
-	} else {
-		if n > 0 {
-			at = int(e.Buf - fi.AddressOf(b.mem))
-		}
-		b.done += n
-		if e.Flags&fi.FlagMultiRecv != 0 {
-			b.used = true
-			if d.packed {
-				b.end = at + n
-			}
-		}
-	}
-	if at < 0 || n < 0 || n > len(b.mem) || at > len(b.mem)-n {
-		return errBuffer
-	}
-	if n > 0 {
-		d.message(b.mem[at : at+n : at+n])
-	}
-	if b.used && b.done >= b.end && !b.lost {
-		a.toPost = append(a.toPost, i)
-	}
-	return nil
 }
 
 // message checks the frame of the received message b. If the message is the next one of its peer in
@@ -179,6 +153,8 @@ func (d *domain) received(i int, e *fi.RawEntry) error {
 // peer.
 func (d *domain) message(b []byte) {
 	f, rest, ok := parseFrame(b)
+	repeated := f.kind&kindRepeated != 0
+	f.kind &^= kindRepeated
 	if !ok || uint64(f.source) >= uint64(len(d.peers)) {
 		d.dropUnauthenticated()
 		return
@@ -190,6 +166,7 @@ func (d *domain) message(b []byte) {
 		return
 	}
 	p.contacted = true
+	p.repeats = p.repeats || repeated
 	if f.number != (p.got+1)&numberMask {
 		d.keep(from, f, rest)
 		return
@@ -248,8 +225,8 @@ const maxFailures = 64
 // belong to. It returns an error if the queue has overrun or if no receive buffer is left.
 func (d *domain) failures() error {
 	for range maxFailures {
-		e, ok := d.raw.ReadErr()
-		if !ok {
+		e := d.raw.ReadErr()
+		if e == nil {
 			return nil
 		}
 		if err := d.failed(e); err != nil {
@@ -259,51 +236,45 @@ func (d *domain) failures() error {
 	return nil
 }
 
-func (d *domain) failed(e fi.RawError) error {
+func (d *domain) failed(e *fi.RawError) error {
 	if e.Err == fi.ErrOverrun {
-		return fmt.Errorf("%w: %w", errQueue, e.Err)
+		return d.queueFailed(e)
 	}
 	i := d.arena.index(e.Context)
 	if i < 0 {
 		i, e.Err = d.slotWithoutContext(e)
 	}
 	if i < 0 {
-		// e is about an injected message, whose destination the provider does not report, or about
-		// an access by a peer.
+		// e is about an access by a peer, or about an injected message, whose destination the provider
+		// does not report. A provider whose messages are injected fails them only if the connection is
+		// lost ([domain.mayRefuse] is not set), and then the next operation with the peer fails, too.
 		return nil
 	}
 	if i >= slotCount {
 		return d.receiveFailed(i-slotCount, e)
 	}
 	s := &d.arena.slots[i]
-	peer, what := s.peer, s.what.String()
-	oneSided := s.what == opRead || s.what == opWrite || s.what == opAtomic
-	refused := rmaError(e.Err)
-	switch {
-	case s.what == opNone:
-		return nil
-	case oneSided && refused != nil:
-		d.slotDone(i, d.peerError(what, peer, refused))
+	switch s.what {
+	case opNone:
+	case opSend, opControl:
+		d.messageFailed(i, e)
 	default:
-		// The peer may lack this message or access but get later ones, and the contract does not
-		// allow that. So the peer counts as failed.
-		d.slotDone(i, d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e.Err)))
+		d.accessFailed(i, e)
 	}
 	return nil
 }
 
-// receiveFailed handles a failed receive into buffer i. A buffer for one message is posted again. A
-// multi-receive buffer is retired, and a spare one is posted instead. For a canceled receive
-// receiveFailed does nothing.
-func (d *domain) receiveFailed(i int, e fi.RawError) error {
+// accessFailed ends the read, write or atomic operation of the [slot] with index i, whose failure is e.
+func (d *domain) accessFailed(i int, e *fi.RawError) {
+	peer, what := d.arena.slots[i].peer, d.arena.slots[i].what.String()
 	switch {
-	case e.Err == fi.ErrCanceled:
-	case d.multiRecv:
-		return d.arena.retire(i)
+	case d.meansPeerGone(e):
+		d.slotDone(i, d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e)))
+	case meansRefused(e.Err):
+		d.slotDone(i, d.peerError(what, peer, fmt.Errorf("%w: %w", transport.ErrKey, e)))
 	default:
-		d.arena.toPost = append(d.arena.toPost, i)
+		d.slotDone(i, d.peerError(what, peer, e))
 	}
-	return nil
 }
 
 // slotWithoutContext finds the operation to which e belongs, an error entry without a context. It
@@ -313,7 +284,7 @@ func (d *domain) receiveFailed(i int, e fi.RawError) error {
 // one that has not ended. slotWithoutContext returns -1 as the index if it finds no slot: for other
 // providers, if no such operation is in flight, and if e reports a peer's failed access to this
 // rank's memory, which shm also reports here.
-func (d *domain) slotWithoutContext(e fi.RawError) (int, fi.Errno) {
+func (d *domain) slotWithoutContext(e *fi.RawError) (int, fi.Errno) {
 	found := -1
 	if d.info.EP.Protocol != fi.ProtoSHM || e.Flags&(fi.FlagRemoteRead|fi.FlagRemoteWrite) != 0 {
 		return found, e.Err

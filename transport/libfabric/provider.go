@@ -31,11 +31,7 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
 	}
-	h := hints{
-		provider: cfg.Params.String("transport.libfabric.provider"),
-		iface:    cfg.Params.String("transport.libfabric.interface"),
-		oneHost:  cfg.OneHost,
-	}
+	h := hintsOf(cfg)
 	if cfg.Listener != nil {
 		var err error
 		if h.source, err = listening(cfg.Listener); err != nil {
@@ -57,12 +53,23 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	return d, nil
 }
 
+// hintsOf returns what a job requires of a provider, without a listener.
+func hintsOf(cfg transport.Config) *hints {
+	return &hints{
+		provider: cfg.Params.String("transport.libfabric.provider"),
+		iface:    cfg.Params.String("transport.libfabric.interface"),
+		oneHost:  cfg.OneHost, rank: int(cfg.Self),
+	}
+}
+
 // takesListenerAddr reports whether an endpoint of this provider may take the address of the rank's
-// listener. That is so for all IP providers except sockets. Until the listener is closed, the
-// kernel accepts connections of peers to the listener, although no code reads from them. A peer's
-// provider then gets no answer and connects again, but sockets loses the messages that it has sent
-// by then.
-func takesListenerAddr(i *fi.Info) bool { return isIP(i.AddrFormat) && i.Fabric.ProvName != "sockets" }
+// listener. That is so for all providers over sockets of IP except the one named sockets. Until the
+// listener is closed, the kernel accepts connections of peers to the listener, although no code
+// reads from them. A peer's provider then gets no answer and connects again, but sockets loses the
+// messages that it has sent by then. An adapter has an address of its own.
+func takesListenerAddr(i *fi.Info) bool {
+	return isIP(i.AddrFormat) && !isAdapter(i) && i.Fabric.ProvName != "sockets"
+}
 
 // listening returns the address that the listening socket f is bound to.
 func listening(f *os.File) (netip.AddrPort, error) {
@@ -114,7 +121,7 @@ func (d *domain) open() error {
 	if d.raw, err = fi.NewRaw(d.fabric, d.fid, d.fiep, d.ficq, batch, recvBuffers, d.mrMode&fi.MREndpoint != 0); err != nil {
 		return err
 	}
-	if d.arena, err = newArena(d.attr.MaxMsgSize+frameSize, d.multiRecv); err != nil {
+	if d.arena, err = newArena(d.attr.MaxMsgSize+frameSize, d.cfg.Size, d.info.Tx.Size, d.multiRecv); err != nil {
 		return err
 	}
 	d.probeAtomics()
@@ -127,7 +134,7 @@ func (d *domain) open() error {
 // openCQ opens the completion queue, with a file descriptor for waiting (FI_WAIT_FD) if the
 // provider supports that and is not net.
 func (d *domain) openCQ() error {
-	attr := fi.CQAttr{Size: queueSize, Format: fi.CQData, Wait: fi.WaitFD}
+	attr := fi.CQAttr{Size: d.queueSize(), Format: fi.CQData, Wait: fi.WaitFD}
 	// In libfabric 1.17 the descriptor of net stays readable after the first completion.
 	if d.info.Fabric.ProvName != "net" {
 		if q, err := d.fid.OpenCQ(attr); err == nil {
@@ -170,7 +177,7 @@ func (d *domain) openFIEndpoint() (*fi.Endpoint, error) {
 // insertsSymmetric reports whether the provider supports fi_av_insertsym, which several providers
 // lack. It tries the call on a temporary address vector.
 func (d *domain) insertsSymmetric() bool {
-	av, err := d.fid.OpenAV(fi.AVAttr{Type: fi.AVTable, Count: 2})
+	av, err := d.fid.OpenAV(fi.AVAttr{Type: d.avType(), Count: 2})
 	if err != nil {
 		return false
 	}
@@ -180,5 +187,6 @@ func (d *domain) insertsSymmetric() bool {
 	}
 	out := make([]fi.Addr, 2)
 	n, err := av.InsertSym(node, 1, "9", 2, out, 0)
-	return av.Close() == nil && err == nil && n == 2 && out[0] == 0 && out[1] == 1
+	ok := err == nil && n == 2 && (d.avType() == fi.AVMap || out[0] == 0 && out[1] == 1)
+	return av.Close() == nil && ok
 }

@@ -109,8 +109,9 @@ func (d *domain) inFlight() bool {
 // probeInShutdown checks whether the process of peer r, for which Shutdown waits, has ended, and
 // marks the peer as failed in that case, unless it has left. Shutdown calls it often, but it checks
 // only when probeInterval has passed since the first call, and then every shutdownProbeInterval.
-// The peer may have ended without reading this rank's close message, and not all providers report
-// that.
+// The peer may have ended without reading this rank's close message. A provider reports that if an
+// operation with the peer fails, so probeInShutdown sends the close message again. A peer that has
+// it drops the second one.
 func (d *domain) probeInShutdown(r transport.Addr) {
 	p := &d.peers[r]
 	now := time.Now()
@@ -119,8 +120,15 @@ func (d *domain) probeInShutdown(r transport.Addr) {
 		p.nextShutdownProbe = now.Add(probeInterval)
 	case now.After(p.nextShutdownProbe):
 		p.nextShutdownProbe = now.Add(shutdownProbeInterval)
-		if r != d.cfg.Self && d.peerGone(r) {
+		switch {
+		case r == d.cfg.Self:
+		case d.peerGone(r):
 			_ = d.peerDown(r, "shutdown", errRefused)
+		case p.closeSent:
+			p.sent-- // the close message is the last one that was sent
+			if d.control(r, kindClose|kindRepeated) != controlSent {
+				p.sent++
+			}
 		}
 	}
 }
@@ -182,7 +190,8 @@ func (d *domain) control(r transport.Addr, k kind) controlResult {
 	b := a.slotBuf(i)
 	p := d.tokens(r)
 	d.frame(p, k).put(b)
-	rc := d.raw.Send(fi.AddressOf(b), frameSize, a.desc, d.av.at(r), a.context(i))
+	a.slots[i].size = frameSize
+	rc := d.postMessage(i)
 	if rc == 0 {
 		p.posted()
 		return controlSent
@@ -192,7 +201,7 @@ func (d *domain) control(r transport.Addr, k kind) controlResult {
 		return controlAgain
 	}
 	if rc != fi.ErrAgain {
-		_ = d.peerDown(r, "send", fmt.Errorf("%w: %w", transport.ErrPeerDown, rc))
+		_ = d.peerDown(r, "send", fmt.Errorf("%w: %w", transport.ErrPeerDown, rc)) // it cannot learn the end of this rank
 	}
 	return controlFailed
 }

@@ -21,7 +21,8 @@ const (
 	maxNap = time.Millisecond
 )
 
-// openPoll opens the epoll descriptor that Wait sleeps on and the eventfd that Signal writes to.
+// openPoll opens the epoll descriptor that Wait sleeps on, the eventfd that Signal writes to, and
+// the timer of messages that are to be sent again.
 func (d *domain) openPoll() error {
 	var err error
 	if d.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -30,7 +31,13 @@ func (d *domain) openPoll() error {
 	if d.evfd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	return d.watch(d.evfd)
+	if err = d.watch(d.evfd); err != nil {
+		return err
+	}
+	if d.timerfd, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
+		return fmt.Errorf("timerfd_create: %w", err)
+	}
+	return d.watch(d.timerfd)
 }
 
 // watch adds fd to the descriptors that wake Wait when they are readable.
@@ -49,7 +56,10 @@ func (d *domain) closePoll() {
 	if d.evfd >= 0 {
 		_ = unix.Close(d.evfd)
 	}
-	d.epfd, d.evfd = -1, -1
+	if d.timerfd >= 0 {
+		_ = unix.Close(d.timerfd)
+	}
+	d.epfd, d.evfd, d.timerfd = -1, -1, -1
 }
 
 // Arm reports whether the caller may call Wait (fi_trywait). If it returns false, the caller must
@@ -104,13 +114,16 @@ func (d *domain) wait(timeout time.Duration) error {
 		return fmt.Errorf("libfabric: epoll_wait: %w", err)
 	}
 	for _, e := range ev[:max(n, 0)] {
-		if int(e.Fd) == d.evfd {
+		var b [8]byte
+		switch int(e.Fd) {
+		case d.evfd:
 			// Read evfd first, then clear signaled. In the other order, a Signal between the
 			// two steps would set signaled and write to evfd; the read would consume that
 			// write, and no later Signal would write again.
-			var b [8]byte
 			_, _ = unix.Read(d.evfd, b[:]) // does not block; the result does not matter
 			d.signaled.Swap(false)
+		case d.timerfd:
+			_, _ = unix.Read(d.timerfd, b[:]) // does not block; the next Read sends messages again
 		}
 	}
 	if d.closing.Load() {

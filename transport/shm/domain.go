@@ -89,7 +89,7 @@ func (d *domain) Attr() transport.Attr {
 		Provider:   name,
 		Name:       "memory of this host",
 		Progress:   transport.ProgressManual,
-		Caps:       transport.CapRead | transport.CapWrite | transport.CapSharedMemory | transport.CapWaitFD | transport.CapDisconnect,
+		Caps:       transport.CapRead | transport.CapWrite | transport.CapSharedMemory | transport.CapWaitFD | transport.CapDisconnect | transport.CapKeyCheck,
 		MaxMsgSize: d.maxMsg,
 		EagerLimit: min(d.eager, d.maxMsg-transport.HeaderSize),
 		MaxRMASize: maxRMASize,

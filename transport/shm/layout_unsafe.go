@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/weft-hpc/weft/internal/bytecopy"
 )
 
 // at returns the T at an offset of mapped memory. off must be aligned for T; at panics if
@@ -37,9 +39,9 @@ func fromPage(mem []byte) []byte {
 // own prefetches b, which is not empty, for writing, after another core has read or written it.
 //
 // Hot path: no allocation.
-func own(b []byte) { prefetchWrite(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }
+func own(b []byte) { bytecopy.PrefetchWrite(unsafe.SliceData(b), len(b)) }
 
 // fetchLines prefetches b, which is not empty, for reading, after another core has written it.
 //
 // Hot path: no allocation.
-func fetchLines(b []byte) { prefetchRead(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b))) }
+func fetchLines(b []byte) { bytecopy.PrefetchRead(unsafe.SliceData(b), len(b)) }

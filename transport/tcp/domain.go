@@ -88,7 +88,7 @@ func (d *domain) Attr() transport.Attr {
 // caps returns Attr.Caps. CapWaitFD is set only if the system's poller has a descriptor.
 func (d *domain) caps() transport.Caps {
 	c := transport.CapRead | transport.CapWrite | transport.CapPeerDown | transport.CapSymmetric | transport.CapConnect |
-		transport.CapDisconnect | transport.CapBatch
+		transport.CapDisconnect | transport.CapBatch | transport.CapKeyCheck
 	if d.waitFD {
 		c |= transport.CapWaitFD
 	}

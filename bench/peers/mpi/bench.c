@@ -1,5 +1,5 @@
 /*
- *   mpicc -O2 -pthread -o bench bench.c p2p.c collectives.c onesided.c overlap.c threads.c apps.c datatypes.c
+ *   mpicc -O2 -pthread -o bench bench.c p2p.c collectives.c onesided.c overlap.c threads.c apps.c datatypes.c files.c
  *   mpirun -np 2 ./bench NAME SIZE[,SIZE...] SECONDS
  *
  * The program measures the benchmark NAME with each size for about SECONDS seconds, and prints
@@ -211,7 +211,7 @@ static void measure(const struct benchmark *b, int size, double seconds)
 /* Returns the benchmark with this name. If there is none, returns NULL. */
 static const struct benchmark *find(const char *name)
 {
-    const struct benchmark *families[] = { p2p, collectives, onesided, overlaps, threads, apps, datatypes };
+    const struct benchmark *families[] = { p2p, collectives, onesided, overlaps, threads, apps, datatypes, files };
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
         for (const struct benchmark *b = families[f]; b->name; b++)
             if (!strcmp(b->name, name))

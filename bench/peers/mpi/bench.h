@@ -45,7 +45,7 @@ struct benchmark {
 };
 
 /* The last element of each array has a NULL name. */
-extern const struct benchmark p2p[], collectives[], onesided[], overlaps[], threads[], apps[], datatypes[];
+extern const struct benchmark p2p[], collectives[], onesided[], overlaps[], threads[], apps[], datatypes[], files[];
 
 void prepare_latency(struct part *p, int bytes);
 

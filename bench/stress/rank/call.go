@@ -22,6 +22,9 @@ type call struct {
 	tag    int        // the first of the tagsPerOperation tags that the operation may use
 	budget int        // number of bytes that all ranks together may transfer in the operation
 
+	depth   int  // number of Spawns between the job's own processes and those of c
+	endless bool // exchange goes on until it fails
+
 	closers []func() error // the functions that call.close calls
 }
 
@@ -173,6 +176,8 @@ func same[T comparable](what string, got, want []T) error {
 	}
 	return nil
 }
+
+func newRand(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }
 
 // branch returns a random number generator of its own for another goroutine of this rank, because
 // goroutines must not share k.own.

@@ -215,10 +215,10 @@ func barriers(k *call) error {
 	for range 1 + k.rng.IntN(5) {
 		k.delay()
 		if k.rng.IntN(2) == 0 {
-			if err := comm.Barrier(k.c); err != nil {
+			if err := k.c.Barrier(); err != nil {
 				return err
 			}
-		} else if _, err := k.wait([]comm.Request{comm.Ibarrier(k.c), comm.Ibarrier(k.c)}); err != nil {
+		} else if _, err := k.wait([]comm.Request{k.c.Ibarrier(), k.c.Ibarrier()}); err != nil {
 			return err
 		}
 	}

@@ -89,7 +89,7 @@ func critical[T comm.Integer](k *call) error {
 			return fmt.Errorf("critical section of %T: %w", T(0), err)
 		}
 	}
-	if err := comm.Barrier(k.c); err != nil {
+	if err := k.c.Barrier(); err != nil {
 		return err
 	}
 	if err := w.Lock(home, comm.LockShared); err != nil {

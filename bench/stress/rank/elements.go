@@ -14,6 +14,7 @@ type subject interface {
 	ring(k *call) error
 	views(k *call) error
 	window(k *call) error
+	regions(k *call) error
 }
 
 // element describes the element type T for tests: its values, and the reduction operations on them.

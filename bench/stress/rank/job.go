@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -86,13 +87,14 @@ func (j *job) fail(err error) error {
 // regroup is the weight of the operation job.regroup, which is not in operations.
 const regroup = 8
 
-// operations are the operations on a communicator. The probability of each is proportional to its
-// weight.
-var operations = []struct {
+// choice is an operation on a communicator. Its probability is proportional to its weight.
+type choice struct {
 	name   string
 	weight int
 	run    func(k *call) error
-}{
+}
+
+var operations = []choice{
 	{"collectives", 40, func(k *call) error { return k.subject().collectives(k) }},
 	{"messages", 25, func(k *call) error { return k.subject().messages(k) }},
 	{"ring", 5, func(k *call) error { return k.subject().ring(k) }},
@@ -101,15 +103,31 @@ var operations = []struct {
 	{"parts", 4, parts},
 	{"persistent", 6, persistent},
 	{"neighbors", 5, neighbors},
+	{"intercomm", 5, intercomm},
+	{"files", 5, files},
+	{"spawn", 2, spawn},
+	{"connect", 3, connect},
+	{"sessions", 3, sessions},
+	{"sparse", 4, sparse},
+	{"values", 4, values},
 	{"views", 6, func(k *call) error { return k.subject().views(k) }},
 	{"window", 12, func(k *call) error { return k.subject().window(k) }},
+	{"regions", 6, func(k *call) error { return k.subject().regions(k) }},
 	{"crowd", 3, crowd},
 	{"contention", 5, func(k *call) error { return contentions[k.rng.IntN(len(contentions))](k) }},
 }
 
+// weigh returns the weight of an operation, or 0 if -only does not name it.
+func (j *job) weigh(o choice) int {
+	if len(j.only) > 0 && !slices.Contains(j.only, o.name) {
+		return 0
+	}
+	return o.weight
+}
+
 // crowdAt replaces three of four random numbers by the number that selects the operation crowd. It
 // implements -crowds.
-func crowdAt(drawn int) int {
+func (j *job) crowdAt(drawn int) int {
 	if drawn%4 == 0 {
 		return drawn
 	}
@@ -118,7 +136,7 @@ func crowdAt(drawn int) int {
 		if o.name == "crowd" {
 			break
 		}
-		at += o.weight
+		at += j.weigh(o)
 	}
 	return at
 }
@@ -135,11 +153,11 @@ func (j *job) operation(i int) error {
 	rng := rand.New(rand.NewPCG(j.seed, uint64(i)))
 	total := regroup
 	for _, o := range operations {
-		total += o.weight
+		total += j.weigh(o)
 	}
 	drawn := rng.IntN(total) - regroup
 	if j.crowds && drawn >= 0 {
-		drawn = crowdAt(drawn)
+		drawn = j.crowdAt(drawn)
 	}
 	if drawn < 0 || i == j.first {
 		j.setActivity(fmt.Sprintf("operation %d: new communicators", i))
@@ -151,7 +169,7 @@ func (j *job) operation(i int) error {
 		return nil
 	}
 	for _, o := range operations {
-		if drawn -= o.weight; drawn >= 0 {
+		if drawn -= j.weigh(o); drawn >= 0 {
 			continue
 		}
 		j.setActivity(fmt.Sprintf("operation %d: %s in slot %d of %d ranks", i, o.name, slot, g.Size()))

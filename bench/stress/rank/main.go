@@ -9,6 +9,8 @@
 // rank. If a result is wrong, the rank prints the seed, the operation and the difference, and the job
 // ends. On SIGUSR1 a rank prints its current operation.
 //
+// The operation spawn starts processes of the same program, with -spawned.
+//
 // With -ops 0 the job runs until a failure, and each rank prints its process id when it starts. With
 // -survive a rank ignores SIGTERM; if a call fails, the rank prints the time and the error, and exits
 // with 0.
@@ -18,6 +20,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/weft-hpc/weft/comm"
 )
@@ -30,6 +34,13 @@ type options struct {
 	bytes   int  // about the largest number of bytes that an operation transfers between all ranks
 	survive bool // a failure of another rank is expected: report the first error, and exit with 0
 	crowds  bool // most operations run in many goroutines
+
+	only     names  // the operations to do besides job.regroup; empty: all
+	sessions bool   // the process starts by Open instead of Init
+	endless  bool   // the operation spawn goes on until a failure
+	spawned  uint64 // seed of the processes that the operation spawn has started; 0: it has not started this one
+	depth    int    // number of Spawns by which the process was started
+	app      int    // number of the process's program in the Spawn
 }
 
 func main() {
@@ -40,8 +51,14 @@ func main() {
 	flag.IntVar(&o.bytes, "bytes", 8<<20, "`bytes` that an operation may transfer between all ranks, approximately")
 	flag.BoolVar(&o.survive, "survive", false, "ignore SIGTERM, and print the error of a failed call")
 	flag.BoolVar(&o.crowds, "crowds", false, "make most operations run in many goroutines at the same time")
+	flag.Var(&o.only, "only", "`names` of the operations to do, with commas between them; empty: all")
+	flag.BoolVar(&o.sessions, "sessions", false, "start by Open, and do all operations several times, with a session each")
+	flag.BoolVar(&o.endless, "endless", false, "make the first operation spawn go on until a failure")
+	flag.Uint64Var(&o.spawned, "spawned", 0, "`seed` of the operation spawn that has started this process")
+	flag.IntVar(&o.depth, "depth", 0, "`number` of Spawns by which this process was started")
+	flag.IntVar(&o.app, "app", 0, "`number` of this program in its Spawn")
 	flag.Parse()
-	if flag.NArg() > 0 || o.first < 0 || o.end < 0 || o.bytes < 1 {
+	if flag.NArg() > 0 || o.first < 0 || o.end < 0 || o.bytes < 1 || !o.only.exist() {
 		fmt.Fprintln(os.Stderr, "rank: arguments out of range; -h lists them")
 		os.Exit(2)
 	}
@@ -52,5 +69,47 @@ func main() {
 	if o.end == 0 {
 		printLine(fmt.Sprint("ready ", os.Getpid()))
 	}
-	comm.Main(func(c *comm.Comm) error { return newJob(c, o).run() })
+	if o.sessions {
+		times := 2
+		if o.spawned != 0 {
+			times = 1 // the parent is there only once
+		}
+		if err := withSession(times, o.run); err != nil {
+			fmt.Fprintln(os.Stderr, "with a session:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	comm.Main(o.run)
+}
+
+// run does what this process has to do. c has all processes of the job.
+func (o options) run(c *comm.Comm) error {
+	if o.spawned != 0 {
+		return newJob(c, o).runSpawned()
+	}
+	return newJob(c, o).run()
+}
+
+// names are names of operations. They implement flag.Value.
+type names []string
+
+func (n *names) String() string { return strings.Join(*n, ",") }
+
+func (n *names) Set(list string) error {
+	*n = nil
+	if list != "" {
+		*n = strings.Split(list, ",")
+	}
+	return nil
+}
+
+// exist reports whether all names are those of operations.
+func (n names) exist() bool {
+	for _, name := range n {
+		if !slices.ContainsFunc(operations, func(o choice) bool { return o.name == name }) {
+			return false
+		}
+	}
+	return true
 }

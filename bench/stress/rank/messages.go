@@ -101,7 +101,7 @@ func (e element[T]) messages(k *call) error {
 	}
 	// Without the barrier, these receives could get messages of the next operation of another rank.
 	if err == nil && anySource && anyTag {
-		err = comm.Barrier(k.c)
+		err = k.c.Barrier()
 	}
 	return err
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// neighbors makes a grid or a graph and does collectives between neighbours. The block that a rank
-// sends on an edge depends on the rank, the round and the place of the edge among the edges of the
-// receiver.
+// neighbors makes a grid or a graph and does collectives between neighbours, mixed with collectives of
+// all ranks. The block that a rank sends on an edge depends on the rank, the round and the place of
+// the edge among the edges of the receiver.
 func neighbors(k *call) error {
 	c, p := k.c, k.c.Size()
 	var n comm.Neighborhood
@@ -57,7 +57,7 @@ func neighbors(k *call) error {
 	if err != nil {
 		return err
 	}
-	for round := range 1 + k.rng.IntN(4) {
+	for round := range 1 + k.rng.IntN(12) {
 		value := func(rank, slot, j int) int64 {
 			return int64(mix(k.salt, uint64(rank)<<32|uint64(slot)<<8|uint64(round), uint64(j)) >> 1)
 		}
@@ -77,6 +77,12 @@ func neighbors(k *call) error {
 			}
 		}
 		k.delay()
+		if k.rng.IntN(4) == 0 {
+			sum, err := comm.AllreduceOne(own, own.Rank()+round, comm.Sum[int])
+			if wish := own.Size()*(own.Size()-1)/2 + own.Size()*round; err != nil || sum != wish {
+				return fmt.Errorf("sum of round %d is %d, not %d: %w", round, sum, wish, err)
+			}
+		}
 		var err error
 		form := k.rng.IntN(3)
 		switch form {

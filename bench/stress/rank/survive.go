@@ -18,16 +18,23 @@ import (
 //	stress RANK ready PID              the rank ignores SIGTERM from now on
 //	stress RANK failed TIME KIND TEXT  a call returned an error, TIME nanoseconds after 1970
 //	stress RANK ended TEXT             the error of Finalize
+//
+// RANK is "spawned" in a process that the operation spawn has started.
 func survive(o options) {
 	signal.Ignore(syscall.SIGTERM)
 	printLine(fmt.Sprint("ready ", os.Getpid()))
+	if o.sessions {
+		if err := withSession(1, o.run); err != nil {
+			report(fmt.Errorf("with a session: %w", err))
+		}
+		return
+	}
 	c, err := comm.Init(context.Background())
 	if err != nil {
 		report(fmt.Errorf("init: %w", err))
 		return
 	}
-	j := newJob(c, o)
-	err = j.run()
+	err = o.run(c)
 	ended := c.Finalize()
 	if err == nil && ended != nil {
 		report(fmt.Errorf("finalize: %w", ended))
@@ -35,7 +42,13 @@ func survive(o options) {
 	printLine(fmt.Sprintf("ended %v", ended))
 }
 
-func printLine(what string) { fmt.Printf("stress %s %s\n", os.Getenv("PMI_RANK"), what) }
+func printLine(what string) {
+	rank := os.Getenv("PMI_RANK")
+	if os.Getenv(appVariable) != "" {
+		rank = "spawned"
+	}
+	fmt.Printf("stress %s %s\n", rank, what)
+}
 
 // report prints the line "failed" for an error.
 func report(err error) {
@@ -47,6 +60,8 @@ func report(err error) {
 		kind = "revoked"
 	case errors.Is(err, comm.ErrFinalized): // the peer has called Finalize because of the failure
 		kind = "finalized"
+	case errors.Is(err, comm.ErrPort), errors.Is(err, comm.ErrSpawn): // the other side has ended, or the job ends
+		kind = "connection"
 	case errors.Is(err, errRemote):
 		kind = "others"
 	}

@@ -51,7 +51,7 @@ func (e element[T]) window(k *call) (err error) {
 			return err
 		}
 	}
-	if err := comm.Barrier(k.c); err != nil {
+	if err := k.c.Barrier(); err != nil {
 		return err
 	}
 	kinds := []struct {
@@ -64,7 +64,7 @@ func (e element[T]) window(k *call) (err error) {
 		f.salt = mix(k.salt, uint64(i), 1)
 		drawn := kinds[k.rng.IntN(len(kinds))]
 		if err = drawn.run(); err == nil {
-			err = comm.Barrier(k.c)
+			err = k.c.Barrier()
 		}
 		if err != nil {
 			_ = f.w.Revoke() // so that ranks that wait for this rank's locks get an error
@@ -230,7 +230,7 @@ func (f *windowState[T]) accumulate() error {
 // verifyLocked does what [windowState.verify] does, after a passive-target epoch. So it first waits
 // for all ranks and locks this rank's part.
 func (f *windowState[T]) verifyLocked() error {
-	if err := comm.Barrier(f.c); err != nil {
+	if err := f.c.Barrier(); err != nil {
 		return err
 	}
 	if err := f.w.Lock(f.c.Rank(), comm.LockExclusive); err != nil {

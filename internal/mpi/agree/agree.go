@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/engine"
 )
@@ -84,10 +83,13 @@ type Config struct {
 // Comm is a communicator whose ranks agree, as this rank sees it.
 type Comm struct {
 	ID           uint64
-	Rank         int           // of this process in the communicator
-	Ranks        []int         // world ranks of the communicator's ranks
-	Acknowledged func() []int  // returns the failed ranks that the program has acknowledged
-	seq          atomic.Uint32 // number of agreements on the communicator that this rank has started
+	Rank         int          // of this process in the communicator
+	Ranks        []int        // world ranks of the communicator's ranks
+	Acknowledged func() []int // returns the failed ranks that the program has acknowledged
+
+	mu   sync.Mutex
+	seq  uint32          // number of agreements on the communicator that this rank has started; guarded by mu
+	last <-chan struct{} // done of the call that this rank has started last; nil: none; guarded by mu
 }
 
 // Decision is what the ranks have agreed on. It is the same on all ranks.
@@ -102,7 +104,7 @@ type Decision struct {
 // instance is one agreement for which this rank has no decision yet.
 type instance struct {
 	votes map[int]*message // the votes and refusals that this rank has received, by world rank of the sender
-	own   *participant     // the call of Do on this rank; nil: this rank has not voted yet
+	own   *participant     // the call of Finish on this rank; nil: this rank has not voted yet
 }
 
 // instanceID identifies an agreement in the job.
@@ -128,17 +130,60 @@ func New(cfg Config) *Ranks {
 // still counts. Other errors: ErrProcFailed if the other ranks regard this rank as failed;
 // ErrMismatch if ranks made different calls; ErrClosed.
 func (r *Ranks) Do(ctx context.Context, c *Comm, call Call, flag uint64) (*Decision, error) {
+	return r.Begin(c, call, flag).Finish(ctx)
+}
+
+// Begin is the first half of Do, which does not block: it gives the call its place in the order of
+// the calls of this rank. The caller must call Finish of the result, on any goroutine.
+func (r *Ranks) Begin(c *Comm, call Call, flag uint64) *Started {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	n := len(c.Ranks)
+	c.seq++
 	own := &message{
-		kind: vote, call: call, seq: c.seq.Add(1), id: c.ID, flag: flag, next: r.cfg.NewID(),
+		kind: vote, call: call, seq: c.seq, id: c.ID, flag: flag, next: r.cfg.NewID(),
 		failed: newBitmap(n), known: newBitmap(n),
 	}
 	for _, rank := range c.Acknowledged() {
 		own.known.set(rank)
 	}
-	p := &participant{Ranks: r, comm: c, own: own, votedFor: -1}
+	s := &Started{p: &participant{Ranks: r, comm: c, own: own, votedFor: -1}, before: c.last, done: make(chan struct{})}
+	c.last = s.done
+	return s
+}
+
+// Started is a call that Begin has started. A rank votes in one agreement of a communicator after
+// the other, so Finish waits until that of the call before has returned.
+type Started struct {
+	p      *participant
+	before <-chan struct{} // closed when Finish of the call before on the communicator is over; nil: there was none
+	done   chan struct{}   // closed when Finish is over
+}
+
+// Finish is the second half of Do.
+func (s *Started) Finish(ctx context.Context) (*Decision, error) {
+	p := s.p
+	r, c, call, n := p.Ranks, p.comm, p.own.call, len(p.comm.Ranks)
+	if s.before != nil {
+		select {
+		case <-s.before:
+		case <-ctx.Done():
+			// The agreement still needs this rank, so a goroutine continues. It ends as the one below.
+			go func() {
+				<-s.before
+				close(s.done)
+				p.background = true
+				_, _ = p.wait(context.Background())
+			}()
+			return nil, ctx.Err()
+		}
+	}
+	defer close(s.done)
 	v, err := p.wait(ctx)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		if rank := p.missing(); rank >= 0 {
+			err = &WaitError{rank, err}
+		}
 		p.background = true
 		// The agreement still needs this rank, so a goroutine continues. It ends with the decision,
 		// or when the engine closes; no call waits for it.
@@ -175,7 +220,19 @@ func (r *Ranks) markFailed(c *Comm, failed Bitmap) error {
 	return nil
 }
 
-// participant is this rank's part in an agreement: one call of Do. To vote for a rank is to send
+// WaitError is the error of Do if its context has ended.
+type WaitError struct {
+	Rank int   // rank of the communicator that the call waited for
+	Err  error // error of the context
+}
+
+// Error returns the text of the context's error.
+func (w *WaitError) Error() string { return w.Err.Error() }
+
+// Unwrap returns the error of the context.
+func (w *WaitError) Unwrap() error { return w.Err }
+
+// participant is this rank's part in an agreement: one call of Begin and Finish. To vote for a rank is to send
 // the vote to that rank, the coordinator.
 type participant struct {
 	*Ranks
@@ -220,6 +277,26 @@ func (p *participant) wait(ctx context.Context) (*message, error) {
 		}
 		p.take(m, st)
 	}
+}
+
+// missing returns a rank that p waits for: the coordinator, or a rank whose vote the coordinator
+// does not have; -1: none.
+func (p *participant) missing() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.votedFor != p.comm.Rank {
+		return p.votedFor
+	}
+	in := p.instances[instanceID{p.own.id, p.own.seq}]
+	if in == nil {
+		return -1
+	}
+	for i, w := range p.comm.Ranks {
+		if i != p.comm.Rank && in.votes[w] == nil && !p.absent[i] {
+			return i
+		}
+	}
+	return -1
 }
 
 // setAbsent records which ranks have ended or failed, and adds them to this rank's vote. absent is

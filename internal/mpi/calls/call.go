@@ -24,15 +24,26 @@ const (
 	KindWinParts
 	KindWinReady
 	KindFence
+	KindFenceFirst // FenceWith(NoPrecede)
+	KindFenceLast  // FenceWith(NoSucceed)
+	KindFenceAlone // FenceWith(NoPrecede | NoSucceed)
 	KindWinFree
 	KindNeighborAllgather // also NeighborAllgatherv
 	KindNeighborAlltoall  // also NeighborAlltoallv and NeighborAlltoallView
+	KindSparseAlltoall    // also the barrier at its end
+	KindIntercomm
+	KindMerge
+	KindListen
+	KindAccept
+	KindDial
+	KindSpawn
 	kindEnd
 )
 
 // kindNames holds the names of the calls of these kinds, from KindDup on.
-var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence", "Win.Free",
-	"NeighborAllgather", "NeighborAlltoall"}
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence",
+	"FenceWith(NoPrecede)", "FenceWith(NoSucceed)", "FenceWith(NoPrecede|NoSucceed)", "Win.Free",
+	"NeighborAllgather", "NeighborAlltoall", "SparseAlltoall", "Intercomm", "Merge", "Listen", "Accept", "Dial", "Spawn"}
 
 // OpNames holds the names of the built-in operations, by kernel.Op.
 var OpNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
@@ -55,10 +66,22 @@ type Call struct {
 
 // Fingerprint returns 16 bits that a rank sends with each message of the call; see coll.Signature.
 func (k *Call) Fingerprint() uint16 {
-	if k.What == KindNeighborAllgather || k.What == KindNeighborAlltoall {
+	if k.isNeighbor() || k.What == KindSparseAlltoall {
 		return coll.Signature(coll.KindAlltoallv, 0, 0, int(k.What)<<48|k.Elem<<16|int(k.Type), 0)
 	}
 	return coll.Signature(k.What, k.Root, k.Count, k.Elem<<16|int(k.Type), k.OpID)
+}
+
+// ForAllRanks returns the fingerprint of those properties of a neighbour collective that are the same
+// on all ranks, also on ranks that are not neighbours.
+func (k *Call) ForAllRanks() uint16 {
+	common := Call{What: k.What}
+	return common.Fingerprint()
+}
+
+// isNeighbor reports whether the call is a neighbour collective.
+func (k *Call) isNeighbor() bool {
+	return k.What == KindNeighborAllgather || k.What == KindNeighborAlltoall
 }
 
 // String returns the call as the texts of errors name it, such as "Bcast of 3 × int64 from root 0".

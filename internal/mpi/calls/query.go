@@ -62,8 +62,9 @@ func (q Query) Parse() (id uint64, calls []Record, ok bool) {
 // Differs compares the calls of another rank, the newest first, with the calls of this rank that
 // have the same numbers. It returns the oldest call that differs: theirs is the other rank's, own
 // is this rank's. ok is false if no call differs, or if the record of the other rank's call
-// describes none.
-func (c *Ring) Differs(calls []Record) (theirs, own Call, ok bool) {
+// describes none. neighbors says that the two ranks are neighbours in a topology. The elements of a
+// neighbour collective need be the same for neighbours only.
+func (c *Ring) Differs(calls []Record, neighbors bool) (theirs, own Call, ok bool) {
 	for _, r := range slices.Backward(calls) {
 		o, found := c.Get(r.Seq())
 		if !found || o.Sig() == r.Sig() {
@@ -71,6 +72,9 @@ func (c *Ring) Differs(calls []Record) (theirs, own Call, ok bool) {
 		}
 		theirs, ok = r.Call()
 		own, _ = o.Call()
+		if ok && !neighbors && theirs.isNeighbor() && theirs.What == own.What {
+			continue
+		}
 		return theirs, own, ok
 	}
 	return Call{}, Call{}, false

@@ -44,10 +44,20 @@ type Inspector struct {
 type Rank struct {
 	Engine *engine.Engine
 	// Find returns the open communicator with the id. ok is false if there is none.
-	Find   func(id uint64) (c Comm, ok bool)
-	Comms  func() []wire.RankComm // returns the open communicators, in any order
-	Final  uint64                 // id of Finalize's communicator
-	MaxSeq uint32                 // largest number of a collective
+	Find  func(id uint64) (c Comm, ok bool)
+	Comms func() []wire.RankComm // returns the open communicators, in any order
+	// Connections returns the rank's connections with other processes. It may be nil.
+	Connections func() []Connection
+	Final       uint64 // id of Finalize's communicator
+	MaxSeq      uint32 // largest number of a collective
+}
+
+// Connection is a connection of the rank with other processes, which has an engine of its own.
+type Connection struct {
+	Engine *engine.Engine
+	Name   func(id uint64) string // returns the name of a communicator of the connection
+
+	waits []engine.Wait // that have lasted for the duration pause; Answer sets it
 }
 
 // Comm is an open communicator.
@@ -136,27 +146,43 @@ func (in *Inspector) loop(ready error) {
 func (in *Inspector) Answer(number, stacks uint32) (frames []byte) {
 	r := in.rank.Load()
 	var before, after engine.Snapshot
+	var connections []Connection
 	if r != nil {
+		if r.Connections != nil {
+			connections = r.Connections()
+		}
 		before = r.Engine.Snapshot()
+		for i := range connections {
+			connections[i].waits = connections[i].Engine.Snapshot().Waits
+		}
 		time.Sleep(pause)
 	}
 	text, whole := allStacks()
 	if r != nil {
 		after = r.Engine.Snapshot()
 	}
+	for i := range connections {
+		x := &connections[i]
+		x.waits = lasting(x.waits, x.Engine.Snapshot().Waits)
+	}
 	if stacks != 0 {
 		frames = wire.AppendInspect(frames, stacks, wire.InspectStacks, []byte(text[:min(len(text), wire.InspectMaxStacks)]))
 	}
-	after.Waits = slices.DeleteFunc(after.Waits, func(w engine.Wait) bool {
-		return !slices.ContainsFunc(before.Waits, func(b engine.Wait) bool { return b.ID == w.ID })
-	})
-	s := r.state(stack.Parse(text), after)
+	after.Waits = lasting(before.Waits, after.Waits)
+	s := r.state(stack.Parse(text), after, connections)
 	s.Busy = s.Busy || !whole // a goroutine whose stack was cut off may run
 	state, err := json.Marshal(s)
 	if err != nil || len(state) > wire.InspectMaxState {
 		state = []byte(`{"busy":true,"morecomms":true,"morelinks":true}`)
 	}
 	return wire.AppendInspect(frames, number, wire.InspectState, state)
+}
+
+// lasting returns the waits of after that are also in before.
+func lasting(before, after []engine.Wait) []engine.Wait {
+	return slices.DeleteFunc(after, func(w engine.Wait) bool {
+		return !slices.ContainsFunc(before, func(b engine.Wait) bool { return b.ID == w.ID })
+	})
 }
 
 // allStacks returns the stacks of all goroutines, at most maxStacks bytes. If that limit cuts
@@ -173,13 +199,18 @@ func allStacks() (text string, whole bool) {
 // state returns the state of the rank: what its goroutines do and wait for. all are the goroutines
 // of the process. eng is a snapshot of the rank's engine, with only the waits that have lasted for
 // the duration pause. r is nil while Init runs.
-func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState {
+func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot, connections []Connection) *wire.RankState {
 	s := &wire.RankState{Moves: eng.Moves}
 	var rest []*stack.Goroutine // goroutines of the program that are in no call in s.Calls
 	for i := range all {
 		g := &all[i]
 		name, where := g.Call()
 		w := waitOf(g, eng.Waits)
+		var x *Connection // that the call waits for; nil: it waits for the rank's own job
+		for i := 0; w == nil && i < len(connections); i++ {
+			x = &connections[i]
+			w = waitOf(g, x.waits)
+		}
 		// If where is empty, this is not a call of the program. It may be a nonblocking collective,
 		// which runs on a goroutine of weft.
 		if where == "" {
@@ -211,7 +242,7 @@ func (r *Rank) state(all []stack.Goroutine, eng engine.Snapshot) *wire.RankState
 		}
 		call := wire.RankCall{Name: name, Where: where, Goroutine: g.ID, Peer: engine.AnySource, World: engine.AnySource, Tag: engine.AnyTag}
 		if w != nil {
-			r.describe(&call, w)
+			r.describe(&call, w, x)
 		}
 		s.Calls = append(s.Calls, call)
 	}
@@ -246,8 +277,8 @@ func waitOf(g *stack.Goroutine, waits []engine.Wait) *engine.Wait {
 }
 
 // describe sets the fields of call that say what the call waits for. w is the engine's wait of the
-// call.
-func (r *Rank) describe(call *wire.RankCall, w *engine.Wait) {
+// call, and x the connection whose engine that is; nil: it is the engine of the rank's own job.
+func (r *Rank) describe(call *wire.RankCall, w *engine.Wait, x *Connection) {
 	call.Still, call.Event, call.Bounded = !w.Moves, w.ID, w.Bounded
 	switch w.Kind {
 	case engine.WaitSend:
@@ -266,21 +297,27 @@ func (r *Rank) describe(call *wire.RankCall, w *engine.Wait) {
 	case engine.WaitOther:
 		return
 	}
-	call.ID, call.Peer, call.World, call.Tag = w.Context/2, w.Peer, w.World, w.Tag
-	c, ok := r.Find(call.ID)
-	if !ok {
-		call.Comm = "comm"
-		return
+	call.Peer, call.Tag = w.Peer, w.Tag
+	collective := w.Context&1 != 0
+	if x == nil {
+		call.ID, call.World = w.Context/2, w.World
+		c, ok := r.Find(call.ID)
+		if !ok {
+			call.Comm = "comm"
+			return
+		}
+		call.Comm = c.Name
+		if collective {
+			if call.Seq = c.Seq; w.Kind != engine.WaitWord && w.Tag >= 0 && w.Tag <= int(r.MaxSeq) {
+				call.Seq = uint32(w.Tag)
+			}
+		}
+	} else {
+		call.Connection, call.Comm = true, x.Name(w.Context/2)
 	}
-	call.Comm = c.Name
-	if w.Context&1 == 0 {
-		return
+	if collective {
+		call.Wait, call.Tag = wire.WaitCollective, engine.AnyTag
 	}
-	call.Wait = wire.WaitCollective
-	if call.Seq = c.Seq; w.Kind != engine.WaitWord && w.Tag >= 0 && w.Tag <= int(r.MaxSeq) {
-		call.Seq = uint32(w.Tag)
-	}
-	call.Tag = engine.AnyTag
 }
 
 // openComms returns the open communicators in the order of their ids. If there are more than

@@ -80,12 +80,13 @@ func (f Frame) ours() bool {
 		(strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "transport/"))
 }
 
-// start reports whether the function is one that calls the program: comm.Main, or a function of
-// commtest. A search for functions of the program ends at such a frame: those that have called it
+// start reports whether the function is one that calls the program: comm.Main, comm.MainContext, or a
+// function of commtest. A search for functions of the program ends at such a frame: those that have called it
 // do not count.
 func (f Frame) start() bool {
 	name, ok := strings.CutPrefix(f.function, ownPackage)
-	return ok && (name == "Main" || strings.HasPrefix(name, "Main.")) || strings.HasPrefix(f.function, module+"comm/commtest.")
+	name, _, _ = strings.Cut(name, ".")
+	return ok && (name == "Main" || name == "MainContext") || strings.HasPrefix(f.function, module+"comm/commtest.")
 }
 
 // standard reports whether the function belongs to Go's standard library: the first
@@ -155,7 +156,7 @@ func callTitle(function string) string {
 func (g *Goroutine) Collective() (name string) {
 	for _, f := range g.frames {
 		if own, ok := strings.CutPrefix(f.function, module+"internal/coll."); ok {
-			name = strings.TrimPrefix(callTitle(own), "Host.")
+			name = strings.TrimPrefix(strings.TrimPrefix(callTitle(own), "Host."), "Between.")
 		}
 	}
 	return name

@@ -47,7 +47,7 @@ func (m *mapper) spread(n int) (more []int, ok bool) {
 	more = make([]int, len(m.machines))
 	give := func(load int) (given int) {
 		for h := range more {
-			more[h] = min(m.slots[h]*load/fine, m.machines[h].limit()-m.slots[h])
+			more[h] = min(m.weights[h]*load/fine, m.machines[h].limit()-m.slots[h])
 			given += more[h]
 		}
 		return given
@@ -57,7 +57,7 @@ func (m *mapper) spread(n int) (more []int, ok bool) {
 	var q loads
 	for h := range m.machines {
 		if m.machines[h].limit()-m.slots[h] > more[h] {
-			q = append(q, load{host: h, ranks: more[h] + 1, slots: m.slots[h]})
+			q = append(q, load{host: h, ranks: more[h] + 1, slots: m.weights[h]})
 		}
 	}
 	heap.Init(&q)

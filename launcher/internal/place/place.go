@@ -30,25 +30,41 @@ type Machine struct {
 	// not known has one slot.
 	Slots    int
 	MaxSlots int      // largest number of ranks that the host may run; 0: no limit
+	Used     int      // number of ranks that run there already, which Map does not place
 	Topology Topology // zero: the hardware of the host is not known
 }
 
-// slots returns the number of slots of the machine: Slots, or what 0 means there, but at most
-// MaxSlots.
-func (m *Machine) slots() int {
+// AllSlots returns the number of slots of the machine, used ones included: Slots, or what 0 means
+// there, but at most MaxSlots.
+func (m *Machine) AllSlots() int {
 	n := m.Slots
 	if n == 0 {
 		n = max(m.Topology.Usable(), 1)
 	}
-	return min(n, m.limit())
+	if m.MaxSlots > 0 {
+		n = min(n, m.MaxSlots)
+	}
+	return n
 }
 
-// limit returns MaxSlots, or the largest int if there is no limit.
+// Room returns how many more ranks may run on the machine. If strict is set, that is the number of
+// free slots. Without a limit it returns the largest number of ranks of a job.
+func (m *Machine) Room(strict bool) int {
+	if strict {
+		return m.slots()
+	}
+	return min(m.limit(), job.MaxRanks)
+}
+
+// slots returns the number of free slots.
+func (m *Machine) slots() int { return max(m.AllSlots()-m.Used, 0) }
+
+// limit returns how many more ranks MaxSlots allows, or the largest int if there is no limit.
 func (m *Machine) limit() int {
 	if m.MaxSlots == 0 {
 		return math.MaxInt
 	}
-	return m.MaxSlots
+	return max(m.MaxSlots-m.Used, 0)
 }
 
 // Policy contains the rules by which Map places ranks.
@@ -202,7 +218,8 @@ func mapUpTo(most int, machines []Machine, appNP []int, p Policy) (*Result, erro
 type mapper struct {
 	machines []Machine
 	most     int        // largest number of ranks that a job may have
-	slots    []int      // number of slots of each machine, from 1 to most
+	slots    []int      // number of free slots of each machine, at most most
+	weights  []int      // number of all slots of each machine, from 1 to most
 	total    int        // sum of slots
 	np       int        // number of ranks of the job
 	rule     mapby.Rule // Policy.MapBy
@@ -250,6 +267,7 @@ func (m *mapper) check(appNP []int, p Policy) (err error) {
 		}
 		n := min(mc.slots(), m.most) // more slots than ranks make no difference, and their sum could overflow
 		m.slots = append(m.slots, n)
+		m.weights = append(m.weights, max(min(mc.AllSlots(), m.most), 1))
 		m.total += n
 	}
 	return nil
@@ -289,7 +307,11 @@ func (m *mapper) oversubscribedWarning(ranks int, hosts []int) string {
 
 // oversubscribedError returns the error that ranks do not fit into the slots of hosts.
 func (m *mapper) oversubscribedError(ranks int, hosts []int) error {
-	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, "slot"))
+	what := "slot"
+	if slices.ContainsFunc(m.machines, func(mc Machine) bool { return mc.Used > 0 }) {
+		what = "free slot"
+	}
+	return fmt.Errorf("%d ranks do not fit into the %s", ranks, m.partsOf(hosts, what))
 }
 
 // partsOf returns a text such as "8 slots of 2 hosts", or "4 slots of node1" for a single host.

@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -169,6 +170,36 @@ func (t *Topology) bound() int {
 func (t *Topology) equal(u *Topology) bool {
 	same := func(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 	return slices.Equal(t.CPUs, u.CPUs) && same(t.Cores, u.Cores) && same(t.NUMA, u.NUMA) && same(t.Packages, u.Packages)
+}
+
+// Without returns the topology without the hardware threads in busy. If no core would be left, or the
+// cores are not known, it returns the whole topology.
+func (t Topology) Without(busy map[int]bool) Topology {
+	free := func(units [][]int) (list [][]int) {
+		for _, u := range units {
+			if u = slices.DeleteFunc(slices.Clone(u), func(cpu int) bool { return busy[cpu] }); len(u) > 0 {
+				list = append(list, u)
+			}
+		}
+		return list
+	}
+	busy = maps.Clone(busy)
+	var cores [][]int // a core is free only if none of its threads is busy
+	for _, c := range t.Cores {
+		if !slices.ContainsFunc(c, func(cpu int) bool { return busy[cpu] }) {
+			cores = append(cores, c)
+		} else {
+			for _, cpu := range c {
+				busy[cpu] = true
+			}
+		}
+	}
+	if len(busy) == 0 || len(cores) == 0 {
+		return t
+	}
+	t.CPUs = slices.DeleteFunc(slices.Clone(t.CPUs), func(cpu int) bool { return busy[cpu] })
+	t.Cores, t.NUMA, t.Packages = cores, free(t.NUMA), free(t.Packages)
+	return t
 }
 
 // Usable returns the number of hardware threads that the ranks can use at the same time: all of the

@@ -73,7 +73,7 @@ func (c *Manager) recordExit(i, pid, fd int, st status) {
 		Late: c.graceOver && st.signal == syscall.SIGKILL,
 	}
 	if st.signal == syscall.SIGKILL && !c.ending {
-		rk.exit.Memory = c.oom.reason()
+		rk.exit.Memory = c.cfg.shared.memoryReason()
 	}
 	if !rk.stuck {
 		rk.exit.Usage = usageOf(pid)
@@ -345,10 +345,15 @@ func (c *Manager) finish() {
 	if c.job.Segments {
 		removeSegments(pids, c.begun)
 	}
-	// Job makes the watchdog forget the process groups, because their numbers may soon
-	// belong to other processes.
-	c.cfg.Watchdog.Job(c.job.Card.JobID)
-	left := c.jobProcs(pids)
+	over := ""
+	if c.job.Card.Group > 0 {
+		over = c.job.Card.JobID
+	}
+	// The watchdog forgets the process groups, because their numbers may soon belong to other
+	// processes.
+	c.cfg.Watchdog.killed(pids, c.cgroup, over)
+	// A process that has no mark may belong to another group that runs on this host.
+	left := c.jobProcs(pids, c.cfg.shared.leave())
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if rk.stuck {
@@ -396,7 +401,7 @@ func (c *Manager) finish() {
 // emitEnded emits Ended with the exits of all ranks that were started, and with the last lines of
 // stderr of those that have not ended normally.
 func (c *Manager) emitEnded() {
-	m := proto.Ended{Exits: make([]proto.Exit, 0, len(c.ranks))}
+	m := proto.Ended{Group: c.job.Card.Group, Exits: make([]proto.Exit, 0, len(c.ranks))}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
 		if !rk.exited { // the rank was not started
@@ -423,6 +428,7 @@ func (c *Manager) release() {
 	c.poller.Close()
 	c.wake.Close()
 	closeFiles(c.mem)
+	c.cfg.shared.free(c.reserved)
 	c.endClaims()
 	if c.files != nil {
 		c.files.close()

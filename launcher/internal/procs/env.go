@@ -86,7 +86,7 @@ func (c *Manager) rankEnv(i int, listens bool) []string {
 	rk, a := &c.ranks[i], &c.apps[c.ranks[i].app]
 	env := make([]string, len(a.env), len(a.env)+16)
 	copy(env, a.env)
-	r, n := strconv.Itoa(c.plan.Ranks[i].Rank), strconv.Itoa(c.job.Card.Size)
+	r, n := strconv.Itoa(c.rankOf(i)), strconv.Itoa(c.job.Card.Size)
 	env = append(env,
 		bootstrap.EnvRank+"="+r, envSize+"="+n, envLocalRank+"="+strconv.Itoa(i), envLocalSize+"="+strconv.Itoa(len(c.ranks)),
 		bootstrap.EnvJobFD+"="+strconv.Itoa(childCard),
@@ -96,6 +96,9 @@ func (c *Manager) rankEnv(i int, listens bool) []string {
 		// MPICH's launcher Hydra sets these, too.
 		"MPI_LOCALRANKID="+strconv.Itoa(i), "MPI_LOCALNRANKS="+strconv.Itoa(len(c.ranks)),
 	)
+	if c.job.Card.Group > 0 {
+		env = append(env, "PMI_SPAWNED=1")
+	}
 	if listens {
 		env = append(env, bootstrap.EnvListenFD+"="+strconv.Itoa(childListen))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/internal/place"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/job"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +24,7 @@ type Config struct {
 	Index int    // index of this host among the hosts of the job
 	Host  string // name of this host, for the tags of output lines
 
-	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request,
+	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request, Spawn,
 	// Stacks, Inspected, Aborted, Exited, StdinCredit and Ended. It must not block. Two goroutines
 	// may call it at the same time.
 	Emit func(proto.Message)
@@ -46,9 +47,11 @@ type Config struct {
 	Own      bool      // this is gorun's host, so the job's files are here and need not be copied
 	Environ  []string  // environment that App.Env extends; nil: App.Env is the whole environment
 	Watchdog *Watchdog // kills the job's processes if this process is killed; not nil
+
+	shared *shared // what all Managers of this process share; nil: there is only one
 }
 
-// Manager manages the ranks of this host. It uses these goroutines for any number of ranks:
+// Manager manages the ranks of one group on this host; Host has one Manager for each group. It uses these goroutines for any number of ranks:
 //
 //	forkAll       on one thread during the whole job: starts ranks, then waits
 //	output.loop   pipes → Config.Output
@@ -71,7 +74,8 @@ type Manager struct {
 	plan       proto.Plan    // the part of job for this host
 	local      map[int]int   // by rank: its local number, which is its index in ranks
 	apps       []app
-	prepareErr error // error of prepareHost; not nil: Start starts no rank
+	wrap       *job.Wrapper // the command in whose arguments programs are started; nil: none
+	prepareErr error        // error of prepareHost; not nil: Start starts no rank
 	files      *staging
 	ports      *layout
 	in         *input
@@ -79,6 +83,7 @@ type Manager struct {
 	mem        *os.File // memory file that the ranks share; nil: none
 	noMem      error    // why mem is nil although the job asks for shared memory
 	card       *os.File
+	reserved   int   // number of descriptors that the Manager has reserved by shared.reserve
 	claims     []int // sockets that claim the ranks' cores; see cores.go
 	ranks      []rank
 	output     *output
@@ -127,9 +132,7 @@ type Manager struct {
 	closing       bool // Close was called: end when no rank runs
 	inspection    inspection
 	orphans       map[int]bool // by pid: descendants of ranks that have become children of this process
-	oom           *oomCount
 	cgroup        *cgroup
-	others        *others // descendants of this process that do not belong to ranks; nil until Start
 }
 
 type phase int
@@ -179,6 +182,9 @@ const (
 
 // New returns a Manager that waits for messages. The caller must call Close.
 func New(cfg Config) (*Manager, error) {
+	if cfg.shared == nil {
+		cfg.shared = new(shared)
+	}
 	c := &Manager{
 		cfg: cfg, begun: time.Now(), numStarted: -1, exitOf: exitStatus, busyOf: busy, orphans: make(map[int]bool), stuckAfter: stuckLimit, allowed: sys.Allowed,
 		forked: make(chan struct{}), allExited: make(chan struct{}), done: make(chan struct{}),
@@ -311,18 +317,19 @@ func (c *Manager) timers() {
 	if !now.Before(c.reapAt) {
 		c.reapAt = now.Add(reapEvery)
 		if c.phase == phaseRunning {
-			c.jobProcs(c.pids()).reapOrphans(c.orphans)
-			c.oom.forget()
+			c.jobProcs(c.pids(), true).reapOrphans(c.orphans)
+			c.cfg.shared.forgetKills(now)
 		}
 	}
 }
 
-// jobProcs returns a jobProcs that recognizes the job's processes. pids are the pids of the ranks,
-// and so also the numbers of their process groups.
-func (c *Manager) jobProcs(pids []int) jobProcs {
+// jobProcs returns a jobProcs that recognizes the group's processes. pids are the pids of the ranks,
+// and so also the numbers of their process groups. adopt says that it also takes a child of this
+// process that has no mark: see others.
+func (c *Manager) jobProcs(pids []int, adopt bool) jobProcs {
 	b := newJobProcs(c.job.Card.JobID, pids)
-	if c.numStarted >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
-		b.others = c.others
+	if adopt && c.numStarted >= 0 { // otherwise a child may be a rank whose pid is not recorded yet
+		b.others = c.cfg.shared.notRanks()
 	}
 	return b
 }
@@ -404,7 +411,7 @@ func (c *Manager) sendState() {
 		return
 	}
 	s := c.pmi.state(func(i int) int { return c.plan.Ranks[i].Rank })
-	s.Index, s.Ended = c.cfg.Index, c.phase == phaseEnded
+	s.Group, s.Index, s.Ended = c.job.Card.Group, c.cfg.Index, c.phase == phaseEnded
 	if s != c.state {
 		c.state = s
 		c.cfg.Emit(s)

@@ -28,17 +28,17 @@ func (c *Manager) reply(i int, line []byte) {
 	}
 }
 
-// notify handles RanksFailed: it sends failure notifications to the ranks of this host, except to
-// the ranks that have failed.
+// notify handles RanksFailed: it sends failure notifications to the ranks of the group on this host,
+// except to the ranks that have failed.
 func (c *Manager) notify(m proto.RanksFailed) {
-	line := wire.AppendFailures(nil, m.Ranks, m.Reason)
+	line := wire.AppendFailures(nil, m.JobID, m.Ranks, m.Reason)
 	failed := make(map[int]bool, len(m.Ranks))
 	for _, r := range m.Ranks {
-		failed[r] = true
+		failed[r] = m.JobID == ""
 	}
 	for i := range c.ranks {
 		rk := &c.ranks[i]
-		if rk.notify < 0 || failed[c.plan.Ranks[i].Rank] {
+		if rk.notify < 0 || failed[c.rankOf(i)] {
 			continue
 		}
 		full := len(rk.unsent) > 0

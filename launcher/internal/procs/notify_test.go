@@ -34,7 +34,7 @@ func TestNotifyWait(t *testing.T) {
 	tell := func() {
 		// Rank 8 gets no notification, because it has failed itself.
 		m := proto.RanksFailed{Ranks: []int{8, 100, 102, 104}, Reason: fmt.Sprintf("%0999d", len(want))}
-		want = wire.AppendFailures(want, m.Ranks, m.Reason)
+		want = wire.AppendFailures(want, "", m.Ranks, m.Reason)
 		c.notify(m)
 	}
 	for c.ranks[0].unsent == nil {

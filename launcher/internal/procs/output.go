@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -31,7 +30,7 @@ import (
 // Except for such a long line, and for a line that a stream does not finish before its end, only
 // whole lines are passed on. But a prompt is a line that does not end. So if a line does not end
 // within partialDelay, its beginning is passed on, provided that the job has one rank, or that the
-// line is rank 0's and goes to a terminal.
+// line is rank 0's and goes to a terminal. This does not hold for spawned ranks.
 const (
 	readBytes  = 64 << 10               // largest number of bytes that are read at once
 	lineLimit  = 64 << 10               // an unfinished line with more bytes is passed on in parts
@@ -97,17 +96,18 @@ func newOutput(c *Manager) (*output, error) {
 		if c.job.Tag && !o.perRank {
 			o.tags = append(o.tags, c.tagOf(s))
 		}
-		if c.job.Card.Size == 1 || c.plan.Ranks[s/2].Rank == 0 && []bool{c.job.OutTerm, c.job.ErrTerm}[s%2] {
+		terminal := []bool{c.job.OutTerm, c.job.ErrTerm}[s%2]
+		if c.job.Card.Group == 0 && (c.job.Card.Size == 1 || c.rankOf(s/2) == 0 && terminal) {
 			o.prompts = append(o.prompts, s)
 		}
 		if o.perRank {
-			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stderr: s%2 == 1, Stream: c.plan.Ranks[s/2].Rank}})
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stderr: s%2 == 1, Stream: c.rankOf(s / 2)}})
 		}
 	}
 	if !o.perRank {
-		o.sinks = []*sink{{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged}}}
+		o.sinks = []*sink{{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stream: proto.Merged}}}
 		if !c.job.OneSink {
-			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Stream: proto.Merged, Stderr: true}})
+			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stream: proto.Merged, Stderr: true}})
 		}
 	}
 	var e error
@@ -118,9 +118,9 @@ func newOutput(c *Manager) (*output, error) {
 }
 
 // tagOf returns the prefix of a stream's lines, such as "[3@node1]<stderr> ". s is the stream's
-// index.
+// index. The tag of a spawned rank begins with its group: [1.3].
 func (c *Manager) tagOf(s int) string {
-	tag := "[" + strconv.Itoa(c.plan.Ranks[s/2].Rank)
+	tag := "[" + proto.RankName(c.job.Card.Group, c.rankOf(s/2))
 	if c.job.TagHost {
 		tag += "@" + c.cfg.Host
 	}

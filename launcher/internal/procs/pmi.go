@@ -1,7 +1,6 @@
 package procs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -29,6 +28,8 @@ import (
 //	                  └───────────────────────┘
 type pmiServer struct {
 	size        int               // number of ranks of the job
+	universe    int               // number of ranks that the hosts of the job have room for
+	group       int               // number of the group of these ranks; 0: they were not spawned
 	name        string            // name of the key-value space
 	appnum      []int             // by rank: index of its program among the programs of the job
 	kvs         map[string]string // the job's key-value space, as far as it is known on this host
@@ -45,16 +46,19 @@ type pmiServer struct {
 	// request sends gorun a request that only gorun can answer. A rank has at most one such request
 	// at a time.
 	request func(local int, line []byte)
-	buf     []byte // memory for replies
+	// spawn sends gorun a request to start processes. It counts as a request.
+	spawn func(local int, s *wire.Spawn)
+	buf   []byte // memory for replies
 }
 
 type pmiRank struct {
 	joined         bool // the rank has sent init, and not finalize since
 	finalized      bool // the rank has sent finalize, and not init since
 	waiting        bool // the rank is in the barrier
-	spawning       bool // the rank has sent mcmd=spawn, and not endcmd yet
 	requestPending bool // gorun has not answered the rank's request yet
 	exited         bool // the rank's process has ended
+
+	spawn wire.SpawnParser // reads the lines of a request to start processes
 
 	// account is what the rank has sent and received and how long it has waited, summed over the
 	// programs that have run as this rank. nil: no program has reported this.
@@ -72,7 +76,7 @@ func (a *pmiAbort) Error() string { return fmt.Sprintf("abort with code %d: %s",
 
 func newPMIServer(name string, size int, mapping string, appnum []int) *pmiServer {
 	s := &pmiServer{
-		size: size, name: name, appnum: appnum, ranks: make([]pmiRank, len(appnum)),
+		size: size, universe: size, name: name, appnum: appnum, ranks: make([]pmiRank, len(appnum)),
 		kvs: make(map[string]string), puts: make(map[string]string),
 	}
 	if mapping != "" {
@@ -85,11 +89,10 @@ func newPMIServer(name string, size int, mapping string, appnum []int) *pmiServe
 // rank calls Abort, and another error if the rank breaks the PMI-1 protocol.
 func (s *pmiServer) line(rank int, line []byte) error {
 	st := &s.ranks[rank]
-	if st.spawning {
-		if bytes.Equal(bytes.TrimSpace(line), []byte("endcmd")) {
-			st.spawning = false
-			s.answer(rank, wire.NewPMI("spawn_result", "rc", "-1", "msg", "spawn_is_not_supported"))
-		}
+	if st.spawn.Within() {
+		return s.spawnLine(rank, line)
+	}
+	if st.spawn.Begin(line) {
 		return nil
 	}
 	m, err := wire.ParsePMI(line)
@@ -107,6 +110,9 @@ func (s *pmiServer) line(rank int, line []byte) error {
 			answer = wire.NewPMI("response_to_init", "pmi_version", "1", "pmi_subversion", "1", "rc", rc, "again", "1")
 		}
 		st.joined, st.finalized = true, false
+		if s.group > 0 {
+			answer.Fields = append(answer.Fields, wire.PMIField{Key: "spawned", Value: "1"})
+		}
 		s.answer(rank, answer)
 	case "get_maxes":
 		s.answer(rank, wire.NewPMI("maxes", "kvsname_max", strconv.Itoa(wire.PMIMaxKVSName),
@@ -116,7 +122,7 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	case "get_my_kvsname":
 		s.answer(rank, wire.NewPMI("my_kvsname", "kvsname", s.name))
 	case "get_universe_size":
-		s.answer(rank, wire.NewPMI("universe_size", "size", strconv.Itoa(s.size)))
+		s.answer(rank, wire.NewPMI("universe_size", "size", strconv.Itoa(s.universe)))
 	case "put":
 		s.put(rank, m)
 	case "get":
@@ -130,11 +136,7 @@ func (s *pmiServer) line(rank int, line []byte) error {
 		st.requestPending = true
 		s.request(rank, line)
 	case "spawn":
-		if m.Multi {
-			st.spawning = true
-			return nil
-		}
-		s.answer(rank, wire.NewPMI("spawn_result", "rc", "-1", "msg", "spawn_is_not_supported"))
+		s.reply(rank, SpawnRefused("the request is not a block of lines that begins with mcmd=spawn"))
 	case "abort":
 		code, _ := m.Get("exitcode")
 		reason, _ := m.Get("reason")
@@ -154,6 +156,35 @@ func (s *pmiServer) line(rank int, line []byte) error {
 		s.answer(rank, wire.NewPMI("error_result", "rc", "-1", "msg", "unknown_command"))
 	}
 	return nil
+}
+
+// spawnLine handles a line of a rank's request to start processes. When the request is complete,
+// gorun gets it. If it is malformed, the rank gets an error.
+func (s *pmiServer) spawnLine(rank int, line []byte) error {
+	st := &s.ranks[rank]
+	request, done, err := st.spawn.Line(line)
+	switch {
+	case !done:
+		return nil
+	case st.requestPending:
+		return errors.New("spawn without waiting for the reply to a request before it")
+	case err != nil:
+		s.reply(rank, SpawnRefused(err.Error()))
+		return nil
+	}
+	st.requestPending = true
+	s.spawn(rank, request)
+	return nil
+}
+
+// SpawnRefused returns the reply to a request to start processes that has failed. reason is a text for
+// the user.
+func SpawnRefused(reason string) []byte {
+	line, err := wire.NewPMI("spawn_result", "rc", "-1", "msg", "spawn_failed", "reason", bootstrap.EscapeReason(reason)).Append(nil)
+	if err != nil { // EscapeReason returns one word that fits into a line
+		line = []byte("cmd=spawn_result rc=-1 msg=spawn_failed\n")
+	}
+	return line
 }
 
 // add adds the account in a program's finalize message to st.account, if the message has one: what
@@ -240,7 +271,7 @@ func (s *pmiServer) complete() {
 	s.full = true
 	puts := s.puts
 	s.puts = make(map[string]string)
-	s.fence(proto.Fence{N: s.fences + 1, Puts: puts, Waiting: lives})
+	s.fence(proto.Fence{Group: s.group, N: s.fences + 1, Puts: puts, Waiting: lives})
 }
 
 // answered passes gorun's reply to a request on to the rank that has made the request. If the rank

@@ -74,12 +74,37 @@ func TestPMITranscripts(t *testing.T) {
 			0> execname=./a program
 			0> argcnt=1
 			0> arg1=cmd=abort exitcode=1
+			0> totspawns=1
+			0> spawnssofar=1
 			0> endcmd
-			0< cmd=spawn_result rc=-1 msg=spawn_is_not_supported
+			0< cmd=spawn_result rc=0 msg=2*./a_program,cmd=abort_exitcode=1
 			0> cmd=spawn
-			0< cmd=spawn_result rc=-1 msg=spawn_is_not_supported
+			0< cmd=spawn_result rc=-1 msg=spawn_failed reason=the+request+is+not+a+block+of+lines+that+begins+with+mcmd%3Dspawn
 			0> cmd=get_universe_size
 			0< cmd=universe_size size=1`},
+		"malformed spawn": {2, `
+			0> mcmd=spawn
+			0> nprocs=2
+			1> mcmd=spawn
+			1> nprocs=x
+			0> endcmd
+			0< cmd=spawn_result rc=-1 msg=spawn_failed reason=pmi+spawn%3A+no+totspawns
+			0> cmd=get_universe_size
+			0< cmd=universe_size size=2
+			1> execname=a
+			1> totspawns=1
+			1> spawnssofar=1
+			1> endcmd
+			1< cmd=spawn_result rc=-1 msg=spawn_failed reason=pmi+spawn%3A+nprocs%3Dx`},
+		"hasty spawn": {1, `
+			0> cmd=lookup_name service=wait
+			0> mcmd=spawn
+			0> nprocs=1
+			0> execname=a
+			0> totspawns=1
+			0> spawnssofar=1
+			0> endcmd
+			! spawn without waiting for the reply to a request before it`},
 		"abort":       {1, "0> cmd=abort exitcode=3\n! abort with code 3: "},
 		"abort 256":   {1, "0> cmd=abort exitcode=256\n! abort with code 1: "},
 		"abort why":   {1, "0> cmd=abort exitcode=3 reason=out+of+memory\n! abort with code 3: out of memory"},
@@ -94,6 +119,12 @@ func TestPMITranscripts(t *testing.T) {
 			})
 			for r := range s.appnum {
 				s.appnum[r] = r
+			}
+			s.request = func(int, []byte) {} // gorun does not answer
+			s.spawn = func(rank int, r *wire.Spawn) {
+				c := r.Commands[0]
+				text := fmt.Sprintf("%d*%s,%s", c.Procs, c.Exec, strings.Join(c.Args, ","))
+				s.answered(rank, []byte("cmd=spawn_result rc=0 msg="+strings.ReplaceAll(text, " ", "_")+"\n"))
 			}
 			var err error
 			for step := range strings.Lines(strings.TrimSpace(c.script)) {
@@ -231,6 +262,7 @@ func testPMI(np int, reply func(rank int, line []byte)) *pmiServer {
 	s.reply = reply
 	s.fence = func(f proto.Fence) { s.release(proto.Release(f)) }
 	s.request = func(rank int, _ []byte) { s.answered(rank, []byte("cmd=asked\n")) }
+	s.spawn = func(rank int, _ *wire.Spawn) { s.answered(rank, []byte("cmd=spawn_result rc=0\n")) }
 	return s
 }
 

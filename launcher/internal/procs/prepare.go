@@ -4,15 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/netif"
 	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/internal/place"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/job"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,7 +29,7 @@ func (c *Manager) prepare(m proto.Prepare) {
 			c.plan = p
 		}
 	}
-	answer := proto.Prepared{}
+	answer := proto.Prepared{Group: m.Card.Group}
 	ports, err := c.prepareHost()
 	if c.prepareErr = err; err != nil {
 		he := proto.HostError{Index: c.cfg.Index, Code: proto.ExitFailed, Cause: err.Error()}
@@ -56,6 +60,9 @@ func (c *Manager) prepareHost() (ports []int, err error) {
 	if len(c.plan.Ranks) == 0 {
 		return nil, nil
 	}
+	if m.Card.Group > 0 {
+		c.cfg.Watchdog.also(m.Card.JobID)
+	}
 	if m.Segments {
 		c.cfg.Watchdog.send("segments", strconv.FormatInt(c.begun.UnixNano(), 10))
 	}
@@ -76,6 +83,9 @@ func (c *Manager) prepareHost() (ports []int, err error) {
 				return nil, err
 			}
 		}
+	}
+	if err := c.checkWrap(); err != nil {
+		return nil, err
 	}
 	if m.Interface != "" {
 		if err := netif.Check(m.Interface); err != nil {
@@ -110,8 +120,8 @@ func (c *Manager) checkPlan() error {
 		return errors.New("a job on no host")
 	}
 	for _, r := range c.plan.Ranks {
-		if r.App < 0 || r.App >= len(c.job.Apps) || r.Rank < 0 || r.Rank >= c.job.Card.Size {
-			return fmt.Errorf("rank %d of app %d in a job of %d ranks and %d apps", r.Rank, r.App, c.job.Card.Size, len(c.job.Apps))
+		if rank := r.Rank - c.job.First; r.App < 0 || r.App >= len(c.job.Apps) || rank < 0 || rank >= c.job.Card.Size {
+			return fmt.Errorf("rank %d of app %d in a job of %d ranks and %d apps", rank, r.App, c.job.Card.Size, len(c.job.Apps))
 		}
 		for _, cpu := range r.CPUs {
 			if cpu < 0 || cpu >= place.MaxCPUs {
@@ -154,6 +164,29 @@ func checkProgram(a proto.App) error {
 	return nil
 }
 
+// checkWrap reads Prepare.Wrap, and returns an error if this host does not have the command for one of
+// its ranks.
+func (c *Manager) checkWrap() error {
+	wrap, ok := job.ParseWrapper(c.job.Wrap)
+	if !ok {
+		return fmt.Errorf("invalid command %q of -wrap", c.job.Wrap)
+	}
+	c.wrap = wrap
+	for i := range c.plan.Ranks {
+		argv := wrap.Of(c.rankOf(i), c.cfg.Host)
+		if argv == nil {
+			continue
+		}
+		switch _, err := exec.LookPath(argv[0]); {
+		case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+			return &errStart{proto.ExitNotFound, fmt.Sprintf("-wrap (job.wrap): no such program: %s", argv[0])}
+		case err != nil:
+			return &errStart{proto.ExitNotExec, fmt.Sprintf("-wrap (job.wrap): %v", err)}
+		}
+	}
+	return nil
+}
+
 // baseFiles is the number of descriptors that this process needs for a job besides those that
 // checkFiles counts for each rank.
 const baseFiles = 24
@@ -176,11 +209,16 @@ func (c *Manager) checkFiles() error {
 		perRank++ // the socket that claims its core
 	}
 	var limit unix.Rlimit
-	need := uint64(np*perRank + baseFiles)
+	c.reserved = np * perRank
+	need := uint64(c.cfg.shared.reserve(c.reserved) + baseFiles)
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= uint64(limit.Cur) { //nolint:unconvert // an int64 on FreeBSD
 		return nil
 	}
-	return &errStart{proto.ExitFailed, fmt.Sprintf("%d ranks need %d open files here, and %d are allowed: raise the limit (ulimit -n)", np, need, limit.Cur)}
+	what := fmt.Sprintf("%d ranks need", np)
+	if need > uint64(c.reserved+baseFiles) {
+		what = fmt.Sprintf("%d more ranks raise the need to", np)
+	}
+	return &errStart{proto.ExitFailed, fmt.Sprintf("%s %d open files here, and %d are allowed: raise the limit (ulimit -n)", what, need, limit.Cur)}
 }
 
 // store handles FilePart. It emits Staged when this host has all files that it needs, or when the
@@ -193,7 +231,7 @@ func (c *Manager) store(m proto.FilePart) {
 	if err == nil && !done {
 		return
 	}
-	s := proto.Staged{}
+	s := proto.Staged{Group: c.job.Card.Group}
 	if err != nil {
 		s.Failed = []proto.HostError{{Index: c.cfg.Index, Cause: err.Error()}}
 	}
@@ -209,10 +247,11 @@ func (c *Manager) start(m proto.Start) {
 		c.phase = phaseEnded
 		close(c.allExited)
 		close(c.forked)
-		c.cfg.Emit(proto.Started{})
+		c.cfg.Emit(proto.Started{Group: c.job.Card.Group})
 		c.emitEnded()
 		return
 	}
+	c.cfg.shared.join()
 	ends, err := c.open(m)
 	if err != nil {
 		ends.close()
@@ -222,7 +261,6 @@ func (c *Manager) start(m proto.Start) {
 		c.allStarted(started{0, err})
 		return // control calls finish, because no rank runs
 	}
-	c.others, c.oom = newOthers(), newOOMCount("/proc", "/sys/fs/cgroup")
 	if c.cgroup = newCgroup(c.job.Card.JobID); c.cgroup != nil {
 		c.cfg.Watchdog.cgroup(c.cgroup.dir)
 	}
@@ -250,9 +288,16 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 	}
 	c.claimCores()
 	c.pmi = newPMIServer(card.KVSName, card.Size, processMapping(card.HostOf), appnum)
-	c.pmi.countExited = c.job.Notify
+	c.pmi.countExited, c.pmi.group = c.job.Notify, card.Group
+	if c.job.Universe > 0 {
+		c.pmi.universe = c.job.Universe
+	}
+	maps.Copy(c.pmi.kvs, c.job.Preput)
 	c.pmi.reply = c.reply
 	c.pmi.fence = func(f proto.Fence) { c.cfg.Emit(f) }
+	c.pmi.spawn = func(i int, s *wire.Spawn) {
+		c.cfg.Emit(proto.Spawn{Rank: plan.Ranks[i].Rank, Request: *s})
+	}
 	c.pmi.request = func(i int, line []byte) {
 		c.cfg.Emit(proto.Request{Rank: plan.Ranks[i].Rank, Line: append([]byte(nil), line...)})
 	}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -130,7 +132,7 @@ func (e *childEnds) close() {
 func (c *Manager) fork(i int, ends childEnds) error {
 	rk := &c.ranks[i]
 	if err := c.bind(rk.cpus); err != nil {
-		return &errStart{proto.ExitFailed, fmt.Sprintf("rank %d: %v", c.plan.Ranks[i].Rank, err)}
+		return &errStart{proto.ExitFailed, fmt.Sprintf("rank %d: %v", c.rankOf(i), err)}
 	}
 	reads, writes, err := outputs()
 	if err != nil {
@@ -152,8 +154,15 @@ func (c *Manager) fork(i int, ends childEnds) error {
 	if len(ends.notify) > 0 {
 		files[childNotify] = uintptr(ends.notify[i])
 	}
-	a := &c.apps[rk.app]
-	pid, pidfd, err := forkExec(a.path, c.job.Apps[rk.app].Argv, &syscall.ProcAttr{
+	name, path, argv := c.job.Apps[rk.app].Name, c.apps[rk.app].path, c.job.Apps[rk.app].Argv
+	if w := c.wrap.Of(c.rankOf(i), c.cfg.Host); w != nil {
+		argv = slices.Concat(w, []string{path}, argv[1:])
+		name = w[0]
+		if path, err = exec.LookPath(name); err != nil {
+			path = name // the error is that of the start
+		}
+	}
+	pid, pidfd, err := forkExec(path, argv, &syscall.ProcAttr{
 		Dir:   c.job.Apps[rk.app].Wdir,
 		Env:   c.rankEnv(i, listens),
 		Files: files,
@@ -170,7 +179,7 @@ func (c *Manager) fork(i int, ends childEnds) error {
 		for _, fd := range reads {
 			_ = unix.Close(fd)
 		}
-		return execError(c.job.Apps[rk.app].Name, err)
+		return execError(name, err)
 	}
 	err = c.output.add(i, reads[0], reads[1])
 	c.mu.Lock() // control must not handle the rank's events before pid is set
@@ -265,7 +274,7 @@ func (c *Manager) allStarted(m started) {
 	for i := m.n; i < len(c.ranks); i++ {
 		c.markEnded(i)
 	}
-	s := proto.Started{}
+	s := proto.Started{Group: c.job.Card.Group}
 	for i := range m.n {
 		rk := &c.ranks[i]
 		started := proto.StartedRank{Rank: c.plan.Ranks[i].Rank, PID: rk.pid, At: rk.at.UnixNano()}
@@ -283,6 +292,9 @@ func (c *Manager) allStarted(m started) {
 	}
 	c.cfg.Emit(s)
 }
+
+// rankOf returns the rank in its group of local rank i. plan.Ranks has its number in the whole job.
+func (c *Manager) rankOf(i int) int { return c.plan.Ranks[i].Rank - c.job.First }
 
 // pids returns the pids of the ranks that were started. Each is also the number of the rank's
 // process group.

@@ -25,10 +25,14 @@ import (
 // PR_SET_PDEATHSIG; the watchdog is for their children.
 //
 //	job ID      the job's id, which its processes have in their environment;
-//	            the watchdog forgets the groups and the cgroup of earlier lines
+//	            the watchdog forgets all other ids, process groups and cgroups
+//	also ID     likewise for the processes of a group that ranks have spawned; nothing is forgotten
+//	over ID     these processes have ended
 //	group PID   a rank's process group
 //	gone PID    this rank was reaped, so its number may become another process's
-//	cgroup PATH cgroup of the ranks, whose processes must be killed, and which must be removed
+//	clear PID   the process group was killed
+//	cgroup PATH cgroup of ranks, whose processes must be killed, and which must be removed
+//	empty PATH  the cgroup was removed
 //	dir PATH    a directory to be removed
 //	segments T  the ranks may have made shared memory segments since the time T, in ns since 1970
 //	end         the job has ended normally
@@ -53,9 +57,12 @@ func watchdogMain(from io.Reader) int {
 	if from == nil {
 		return proto.ExitUsage
 	}
-	var id, cgroup string
+	var ids, cgroups []string
 	var groups []int
 	reaped := make(map[int]bool)
+	without := func(list []string, text string) []string {
+		return slices.DeleteFunc(list, func(s string) bool { return s == text })
+	}
 	var dirs []string
 	var begun int64 // T of the line "segments"; 0: no such line came
 	lines := bufio.NewScanner(from)
@@ -63,18 +70,30 @@ func watchdogMain(from io.Reader) int {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		switch word {
 		case "job":
-			id, groups, cgroup = rest, nil, ""
+			ids, groups, cgroups = []string{rest}, nil, nil
 			clear(reaped)
+		case "also":
+			ids = append(ids, rest)
+		case "over":
+			ids = without(ids, rest)
 		case "group":
 			if pid, err := strconv.Atoi(rest); err == nil && pid > 1 {
 				groups = append(groups, pid)
+				delete(reaped, pid)
+			}
+		case "clear":
+			if pid, err := strconv.Atoi(rest); err == nil {
+				groups = slices.DeleteFunc(groups, func(g int) bool { return g == pid })
+				delete(reaped, pid)
 			}
 		case "gone":
 			if pid, err := strconv.Atoi(rest); err == nil {
 				reaped[pid] = true
 			}
 		case "cgroup":
-			cgroup = rest
+			cgroups = append(cgroups, rest)
+		case "empty":
+			cgroups = without(cgroups, rest)
 		case "dir":
 			dirs = append(dirs, rest)
 		case "segments":
@@ -83,11 +102,11 @@ func watchdogMain(from io.Reader) int {
 			return 0
 		}
 	}
-	if cgroup != "" {
-		endCgroup(cgroup, leftoverLimit)
+	for _, dir := range cgroups {
+		endCgroup(dir, leftoverLimit)
 	}
-	if id != "" {
-		own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return reaped[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	own := slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return reaped[pid] && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	for _, id := range ids {
 		newJobProcs(id, own).killLeftovers(leftoverLimit)
 	}
 	if begun != 0 {
@@ -146,12 +165,35 @@ func (w *Watchdog) send(word, rest string) {
 	}
 }
 
-// Job makes the watchdog forget the process groups and the cgroup that it knows, and watch the
-// processes of the job whose id is id. The caller has already sent SIGKILL to these process groups.
+// Job makes the watchdog forget all that it knows about processes, and watch the processes of the job
+// whose id is id. The caller has already sent SIGKILL to the earlier ones.
 func (w *Watchdog) Job(id string) { w.send("job", id) }
 
 // RemoveDir makes the watchdog remove the directory path if this process is killed.
 func (w *Watchdog) RemoveDir(path string) { w.send("dir", path) }
+
+// also makes the watchdog watch the processes of another id, too.
+func (w *Watchdog) also(id string) { w.send("also", id) }
+
+// killed makes the watchdog forget the process groups with the numbers pids and the cgroup in. The
+// caller has sent SIGKILL to them. in may be nil. If over is not empty, the watchdog also forgets
+// this id.
+func (w *Watchdog) killed(pids []int, in *cgroup, over string) {
+	if w.pipe == nil {
+		return
+	}
+	var b strings.Builder
+	for _, pid := range pids {
+		fmt.Fprintf(&b, "clear %d\n", pid)
+	}
+	if in != nil {
+		fmt.Fprintf(&b, "empty %s\n", in.dir)
+	}
+	if over != "" {
+		fmt.Fprintf(&b, "over %s\n", over)
+	}
+	_, _ = w.pipe.WriteString(b.String())
+}
 
 // cgroup tells the watchdog the control group in which the ranks are about to start.
 func (w *Watchdog) cgroup(path string) { w.send("cgroup", path) }

@@ -16,13 +16,13 @@ import (
 //	│ length  │ kind │ body             │   length: bytes of kind and body, as u32, little-endian
 //	└─────────┴──────┴──────────────────┘   kind: a Kind
 //
-// Beat, Bye and Watch have no body. The messages that may have many bytes of user data have a
+// Beat and Bye have no body. The messages that may have many bytes of user data have a
 // binary body, described below, in which integers are little-endian. The body of every other
 // message is JSON; text.go describes the strings in it.
 //
-//	Output    index u32 │ stream i32 │ flags u8: 1 stderr, 2 mid │ data
+//	Output    index u32 │ group u32 │ stream i32 │ flags u8: 1 stderr, 2 mid │ data
 //	Stdin     data
-//	FilePart  flags u8: 1 last │ hash, 64 digits │ data
+//	FilePart  group u32 │ flags u8: 1 last │ hash, 64 digits │ data
 //	Stacks    n u32 │ rank u32 │ data
 const (
 	headBytes = 5 // bytes of length and kind, before the body
@@ -32,8 +32,8 @@ const (
 	hashDigits = 64 // hexadecimal digits of a SHA-256
 	// The next three are the numbers of bytes of the body before the data: in Output, FilePart and
 	// Stacks.
-	outputHead = 9
-	fileHead   = 1 + hashDigits
+	outputHead = 13
+	fileHead   = 5 + hashDigits
 	stacksHead = 8
 )
 
@@ -74,6 +74,8 @@ func (FileCredit) kind() Kind   { return KindFileCredit }
 func (Inspect) kind() Kind      { return KindInspect }
 func (Stacks) kind() Kind       { return KindStacks }
 func (Inspected) kind() Kind    { return KindInspected }
+func (Spawn) kind() Kind        { return KindSpawn }
+func (Dismiss) kind() Kind      { return KindDismiss }
 
 // Append appends the frame of a message to dst and returns the result. If the message is longer
 // than MaxBody allows, or is a FilePart whose Hash has the wrong length, Append returns dst
@@ -82,7 +84,7 @@ func Append(dst []byte, m Message) ([]byte, error) {
 	at := len(dst)
 	dst = append(dst, 0, 0, 0, 0, byte(m.kind()))
 	switch m := m.(type) {
-	case Beat, Bye, Watch:
+	case Beat, Bye:
 	case Output:
 		var flags byte
 		if m.Stderr {
@@ -92,6 +94,7 @@ func Append(dst []byte, m Message) ([]byte, error) {
 			flags |= 2
 		}
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Index))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Group))
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(int32(m.Stream)))
 		dst = append(append(dst, flags), m.Data...)
 	case Stdin:
@@ -108,6 +111,7 @@ func Append(dst []byte, m Message) ([]byte, error) {
 		if m.Last {
 			flags = 1
 		}
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Group))
 		dst = append(append(append(dst, flags), m.Hash...), m.Data...)
 	default:
 		body, err := json.Marshal(escapeAll(m))
@@ -159,23 +163,28 @@ func Parse(kind Kind, body []byte) (Message, error) {
 	case KindBye:
 		return Bye{}, nil
 	case KindWatch:
-		return Watch{}, nil
+		return decode[Watch](kind, body)
+	case KindSpawn:
+		return decode[Spawn](kind, body)
+	case KindDismiss:
+		return decode[Dismiss](kind, body)
 	case KindOutput:
-		if len(body) < outputHead || body[8] > 3 {
+		if len(body) < outputHead || body[12] > 3 {
 			return nil, fmt.Errorf("%w: output of %d bytes", ErrFrame, len(body))
 		}
 		return Output{
 			Index:  int(binary.LittleEndian.Uint32(body)),
-			Stream: int(int32(binary.LittleEndian.Uint32(body[4:]))),
-			Stderr: body[8]&1 != 0, Mid: body[8]&2 != 0, Data: body[outputHead:],
+			Group:  int(binary.LittleEndian.Uint32(body[4:])),
+			Stream: int(int32(binary.LittleEndian.Uint32(body[8:]))),
+			Stderr: body[12]&1 != 0, Mid: body[12]&2 != 0, Data: body[outputHead:],
 		}, nil
 	case KindStdin:
 		return Stdin{Data: body}, nil
 	case KindFile:
-		if len(body) < fileHead || body[0] > 1 {
+		if len(body) < fileHead || body[4] > 1 {
 			return nil, fmt.Errorf("%w: a file's part of %d bytes", ErrFrame, len(body))
 		}
-		return FilePart{Last: body[0] == 1, Hash: string(body[1:fileHead]), Data: body[fileHead:]}, nil
+		return FilePart{Group: int(binary.LittleEndian.Uint32(body)), Last: body[4] == 1, Hash: string(body[5:fileHead]), Data: body[fileHead:]}, nil
 	case KindStacks:
 		if len(body) < stacksHead {
 			return nil, fmt.Errorf("%w: stacks of %d bytes", ErrFrame, len(body))

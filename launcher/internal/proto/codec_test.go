@@ -15,7 +15,7 @@ import (
 )
 
 // kinds is one more than the number of the last Kind.
-const kinds = int(KindInspected) + 1
+const kinds = int(KindDismiss) + 1
 
 // empty holds the zero message of each kind, by Kind; nil for 0, which is no Kind.
 var empty = [kinds]Message{
@@ -25,7 +25,7 @@ var empty = [kinds]Message{
 	KindOutput: Output{}, KindCredit: Credit{}, KindOutputClosed: OutputClosed{}, KindStdin: Stdin{}, KindStdinCredit: StdinCredit{},
 	KindSignal: Signal{}, KindRanksFailed: RanksFailed{}, KindAborted: Aborted{}, KindExited: Exited{}, KindLost: Lost{},
 	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
-	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{},
+	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{}, KindSpawn: Spawn{}, KindDismiss: Dismiss{},
 }
 
 // full returns a message of each kind in which every field is set.
@@ -174,8 +174,8 @@ func TestBroken(t *testing.T) {
 		"another type":     {frame(12, byte(KindFence), `{"n":"one"}`), ErrFrame},
 		"a float":          {frame(10, byte(KindFence), `{"n":1.5}`), ErrFrame},
 		"two documents":    {frame(5, byte(KindFence), `{}{}`), ErrFrame},
-		"short output":     {frame(9, byte(KindOutput), "01234567"), ErrFrame},
-		"flags of output":  {frame(10, byte(KindOutput), "01234567\x04"), ErrFrame},
+		"short output":     {frame(13, byte(KindOutput), "0123456789ab"), ErrFrame},
+		"flags of output":  {frame(14, byte(KindOutput), "0123456789ab\x04"), ErrFrame},
 		"short file":       {frame(11, byte(KindFile), "0123456789"), ErrFrame},
 		"flags of a file":  {frame(66, byte(KindFile), "\x02"+strings.Repeat("a", hashDigits)), ErrFrame},
 		"another protocol": {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), ErrFrame},

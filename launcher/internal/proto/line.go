@@ -30,3 +30,12 @@ func OneLine(s string, limit int) string {
 	}
 	return s
 }
+
+// RankName returns the name of a rank for the user: its number or, if ranks have spawned it, the
+// number of its group and its own, such as 1.3.
+func RankName(group, rank int) string {
+	if group == 0 {
+		return strconv.Itoa(rank)
+	}
+	return strconv.Itoa(group) + "." + strconv.Itoa(rank)
+}

@@ -24,7 +24,7 @@
 //	Inspect        │ ────────────────────► │  what do the ranks do?
 //	Stacks         │ ◄──────────────────── │  stacks of a rank, if Inspect asks for them
 //	Inspected      │ ◄──────────────────── │  what the ranks of a host do
-//	Request        │ ◄──────────────────── │  a PMI-1 request that only gorun can answer
+//	Request, Spawn │ ◄──────────────────── │  a PMI-1 request that only gorun can answer
 //	Reply          │ ────────────────────► │
 //	Output         │ ◄──────────────────── │  at most Window bytes ahead of Credit
 //	Credit         │ ────────────────────► │
@@ -42,6 +42,18 @@
 //	Ended          │ ◄──────────────────── │  all ranks have ended, and all their output was sent
 //	Bye            │ ◄───────────────────► │  down: the agent must end; up: the agent is about to end
 //	Beat           │ ◄───────────────────► │  heartbeat
+//
+// The ranks of a job form groups. Group 0 are the ranks that gorun starts by itself. A rank can make
+// gorun start further processes (Spawn); they are a group, too, with a number of its own. In the eyes
+// of its ranks each group is a job. A group has its own sequence of messages, from Prepare or, if it
+// does not start, to Dismiss. Each of these messages has the number of the group:
+//
+//	Prepare, Prepared, FilePart, Staged, Start, Started, Fence, Release, Watch, State, Output,
+//	RanksFailed, Ended, Dismiss
+//
+// The other messages name ranks by their numbers in the whole job. The ranks of a group have
+// consecutive numbers, from Prepare.First on. If the number of a rank of group 0 is meant, that is
+// the rank.
 //
 // Up, Prepared, Staged, Started, Fence and Ended go up once for a whole subtree: an agent waits for
 // its own part and for those of its children, merges them, and sends one message. So gorun gets one
@@ -102,6 +114,8 @@ const (
 	KindInspect
 	KindStacks
 	KindInspected
+	KindSpawn
+	KindDismiss
 )
 
 const (
@@ -174,13 +188,22 @@ type HostError struct {
 	Cause string `json:"cause"`          // a line for the user
 }
 
-// Prepare describes the job to the hosts of a subtree.
+// Prepare describes a group of the job to the hosts of a subtree.
 type Prepare struct {
+	First int `json:"first,omitempty"` // number of the group's rank 0 in the job; Card.Group is the group's number
+	// Preput has the pairs that are in the key-value space of the group from its start.
+	Preput map[string]string `json:"preput,omitempty"`
+	// Universe is the number of ranks that the hosts of the job have room for; 0: not known.
+	Universe int `json:"universe,omitempty"`
+
 	// Card is the job card, the description of the job that every rank gets. Only the fields that
 	// are equal on all hosts are set.
-	Card  bootstrap.Card `json:"card"`
-	Apps  []App          `json:"apps"`  // the programs of the job
-	Plans []Plan         `json:"plans"` // one for each host of the subtree, in the order of their indexes
+	Card bootstrap.Card `json:"card"`
+	Apps []App          `json:"apps"` // the programs of the job
+	// Wrap is the command that is started in place of the programs of some ranks, in the form of
+	// job.ParseWrapper; "": none.
+	Wrap  string `json:"wrap,omitempty"`
+	Plans []Plan `json:"plans"` // one for each host of the subtree, in the order of their indexes
 	// BasePort is the port on which the first rank of each host listens. The other ranks of the
 	// host have the ports after it, in order. If not all of these ports are free on a host, its
 	// ranks listen on others from LowPort to HighPort. 0: the ranks of each host listen on any of
@@ -247,7 +270,7 @@ type App struct {
 	KeepProc bool `json:"keep,omitempty"`
 }
 
-// Plan lists the ranks of one host.
+// Plan lists the ranks of a group on one host.
 type Plan struct {
 	Index int `json:"index"`
 	// Address is the address on which the ranks listen. If it is "", they do not listen, or choose
@@ -258,7 +281,7 @@ type Plan struct {
 
 // Rank is a rank of a Plan.
 type Rank struct {
-	Rank int   `json:"rank"`           // number of the rank in the job
+	Rank int   `json:"rank"`           // number of the rank in the job: Prepare.First plus its rank in the group
 	App  int   `json:"app"`            // index of the rank's program in Prepare.Apps
 	CPUs []int `json:"cpus,omitempty"` // hardware threads that the rank is bound to; nil: it is not bound
 }
@@ -276,6 +299,7 @@ type File struct {
 
 // Prepared answers Prepare for a subtree.
 type Prepared struct {
+	Group int `json:"group,omitempty"`
 	// Ports has the ports of the ranks of those hosts that do not use the ports from BasePort on.
 	Ports []HostPorts `json:"ports,omitempty"`
 	// Need has the hashes of the files that at least one host of the subtree lacks.
@@ -296,9 +320,10 @@ type HostPorts struct {
 // FilePart is the next part of a file, for the hosts of the subtree that need this file. Data may
 // be empty.
 type FilePart struct {
-	Hash string // File.Hash
-	Last bool   // this is the last part of the last file, after which each subtree sends Staged
-	Data []byte
+	Group int
+	Hash  string // File.Hash
+	Last  bool   // this is the last part of the last file, after which each subtree sends Staged
+	Data  []byte
 }
 
 // FileCredit gives its receiver credit for this many bytes of FilePart: see FileWindow. Only
@@ -308,11 +333,13 @@ type FileCredit struct{ Bytes int }
 // Staged reports that each host of the subtree has the files that it needs, or has failed to get
 // them.
 type Staged struct {
+	Group  int         `json:"group,omitempty"`
 	Failed []HostError `json:"failed,omitempty"` // the hosts that have failed to get their files, and why
 }
 
-// Start makes the hosts start the ranks.
+// Start makes the hosts start the ranks of a group.
 type Start struct {
+	Group int `json:"group,omitempty"`
 	// Addrs has the address and port of each rank of the job. It is nil if ranks compute them from
 	// Card.Hosts and BasePort, exchange them, or need none.
 	Addrs []string `json:"addrs,omitempty"`
@@ -320,6 +347,7 @@ type Start struct {
 
 // Started reports which ranks of the subtree were started.
 type Started struct {
+	Group int           `json:"group,omitempty"`
 	Ranks []StartedRank `json:"ranks"`
 	// Failed describes a rank that could not be started: of several, the one with the lowest
 	// number. It is nil if there is none.
@@ -344,7 +372,8 @@ type StartFailure struct {
 // Fence reports that every rank of the subtree is in its N-th PMI fence, counted from 1. If
 // Prepare.Notify is set, a rank that has ended counts as being in every fence.
 type Fence struct {
-	N int `json:"n"`
+	Group int `json:"group,omitempty"`
+	N     int `json:"n"`
 	// Puts is what the ranks of the subtree have put into the key-value space since the fence
 	// before.
 	Puts map[string]string `json:"puts,omitempty"`
@@ -355,19 +384,23 @@ type Fence struct {
 // Release makes the hosts end the N-th fence of their ranks, because all ranks of the job are in
 // it.
 type Release struct {
-	N int `json:"n"`
+	Group int `json:"group,omitempty"`
+	N     int `json:"n"`
 	// Puts is what all ranks of the job have put since the fence before.
 	Puts    map[string]string `json:"puts,omitempty"`
 	Waiting bool              `json:"waiting,omitempty"` // as in Fence, for the whole job
 }
 
-// Watch makes every host send its State at once, and again whenever its State changes.
-type Watch struct{}
+// Watch makes every host send its State of a group at once, and again whenever that State changes.
+type Watch struct {
+	Group int `json:"group,omitempty"`
+}
 
-// State is what gorun needs to know about a host to detect ranks that wait for ever for a rank that
+// State is what gorun needs to know about the ranks of a group on a host to detect ranks that wait for ever for a rank that
 // has ended. A host sends it after Watch. Without Watch, it begins to send it soon after one of its
 // ranks has ended normally, or after all of them have ended.
 type State struct {
+	Group int `json:"group,omitempty"`
 	Index int `json:"index"` // index of the host
 	// Waiting is the number of the PMI fence in which a rank of the host waits; 0: no rank waits in
 	// one.
@@ -422,9 +455,21 @@ type Request struct {
 	Line []byte `json:"line"` // the line of the request
 }
 
-// Reply answers a Request.
+// Spawn is a rank's request to start processes as a new group. If the request is malformed, the host
+// answers it itself. A rank has at most one Request or Spawn without an answer.
+type Spawn struct {
+	Rank    int        `json:"rank"` // the rank that has sent the request
+	Request wire.Spawn `json:"request"`
+}
+
+// Dismiss makes the hosts forget a group that they have prepared and that will not start.
+type Dismiss struct {
+	Group int `json:"group"`
+}
+
+// Reply answers a Request or a Spawn.
 type Reply struct {
-	Rank int    `json:"rank"` // Request.Rank
+	Rank int    `json:"rank"` // the field Rank of the Request or Spawn
 	Line []byte `json:"line"` // the line for the rank
 }
 
@@ -436,8 +481,9 @@ const Merged = -1
 // unless Mid is set. Otherwise it may end anywhere, and Mid is not set.
 type Output struct {
 	Index  int  // index of the host
+	Group  int  // the group of the ranks that have written Data
 	Stderr bool // the ranks have written Data to stderr; false: to stdout, or to either if both are one file
-	Stream int  // number of the rank that has written Data; Merged: any ranks of the host, or gorun
+	Stream int  // the rank in the group that has written Data; Merged: any ranks of the group on the host, or gorun
 	Mid    bool // Data does not end with the end of a line; the rest of the line may follow in a later Output
 	Data   []byte
 }
@@ -465,11 +511,13 @@ type Signal struct {
 	Signal int `json:"signal"` // number of the signal
 }
 
-// RanksFailed reports to the other ranks that ranks have failed, in a job that continues without
+// RanksFailed reports to the ranks of a group that ranks have failed, in a job that continues without
 // them.
 type RanksFailed struct {
-	Ranks  []int  `json:"ranks"`
-	Reason string `json:"reason"` // how these ranks have failed, for errors in the other ranks
+	Group  int    `json:"group,omitempty"`  // the group that gets the report
+	JobID  string `json:"job_id,omitempty"` // job id of the group whose ranks have failed; "": the same group
+	Ranks  []int  `json:"ranks"`            // ranks in that group
+	Reason string `json:"reason"`           // how these ranks have failed, for errors in the other ranks
 }
 
 // Aborted reports that a rank has called Abort or has broken the PMI-1 protocol.
@@ -549,7 +597,7 @@ type Log struct {
 	Line  string `json:"line"`
 }
 
-// End makes the hosts end every rank of the subtree. Idle ranks get SIGTERM at once, and busy ranks
+// End makes the hosts end every rank of the subtree, or every rank of one group. Idle ranks get SIGTERM at once, and busy ranks
 // after at most Linger. Ranks that still run after Linger and Grace get SIGKILL. If Grace is 0, all
 // ranks get SIGKILL at once. A second End can only make SIGKILL come earlier.
 type End struct {
@@ -563,11 +611,15 @@ type End struct {
 	// Asked says that the ranks get no SIGTERM, because another process has sent it to them
 	// already.
 	Asked bool `json:"asked,omitempty"`
+	// Only is the number of the group whose ranks are to end; 0: the ranks of all groups. Group 0
+	// never ends alone.
+	Only int `json:"only,omitempty"`
 }
 
-// Ended reports that all ranks of the subtree have ended, and that all their output was sent before
+// Ended reports that all ranks of a group in the subtree have ended, and that all their output was sent before
 // it.
 type Ended struct {
+	Group int    `json:"group,omitempty"`
 	Exits []Exit `json:"exits"` // one for each rank of the subtree that was started
 	// Tails has the last lines of stderr of ranks that have not ended normally and have written
 	// such lines.

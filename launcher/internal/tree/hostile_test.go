@@ -413,7 +413,7 @@ func TestReadsNothing(t *testing.T) {
 						n.post(func() {
 							replies, releases := 0, 0
 							if l := n.subtrees[1].link; l != nil {
-								replies, releases = l.unread()
+								replies, releases = l.unread(0)
 							}
 							done <- replies + releases
 						})

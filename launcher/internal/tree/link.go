@@ -57,9 +57,9 @@ type link struct {
 
 	mu        sync.Mutex // guards the following fields
 	urgent    []*frame
-	replies   int            // number of Replies in urgent
-	releases  int            // number of Releases in urgent
-	states    map[int]*frame // by index of a host: its newest State
+	replies   int         // number of Replies in urgent
+	releases  map[int]int // by group: number of Releases in urgent
+	states    map[stateKey]*frame
 	bulk      []*frame
 	files     ahead // bytes of FilePart in bulk
 	flow      fileFlow
@@ -70,6 +70,9 @@ type link struct {
 	err       error // why the link has ended
 	timer     *time.Timer
 }
+
+// stateKey is what a State is about: a group on a host.
+type stateKey struct{ index, group int }
 
 func newLink(s Stream, l proto.Launch, g *fileFlowControl, c *counters) *link {
 	return &link{

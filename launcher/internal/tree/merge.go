@@ -37,7 +37,8 @@ type merge struct {
 	left       int
 }
 
-// merges holds the state of all phases, and what the subtrees have answered in those that are open.
+// merges holds the state of all phases of a group, and what the subtrees have answered in those that
+// are open.
 type merges struct {
 	merge    [phases]merge // by phase: how many subtrees must still answer
 	prepared proto.Prepared
@@ -45,70 +46,78 @@ type merges struct {
 	started  proto.Started
 	fence    proto.Fence
 	ended    proto.Ended
-	endHeld  bool // all subtrees have ended, and Ended must be sent when the queued Output is passed on
+	// endHeld is not nil if all subtrees have ended, and Ended must be sent when the Output before it
+	// is passed on: for each subtree, when source.passed has reached this number.
+	endHeld []int64
 }
 
-// begin opens a phase. The live subtrees for which selects returns true owe an answer. In phaseUp,
+// begin opens a phase of a group. The live subtrees for which selects returns true owe an answer. In phaseUp,
 // subtrees with which the node is not connected yet owe one, too.
-func (n *Node) begin(p phase, selects func(*subtree) bool) {
-	n.merge[p] = merge{open: true}
+func (n *Node) begin(g *group, p phase, selects func(*subtree) bool) {
+	g.merge[p] = merge{open: true}
 	for _, m := range n.subtrees {
 		if (m.live() || p == phaseUp) && selects(m) {
-			n.owe(m, p)
+			n.owe(g, m, p)
 		}
 	}
 	// If no subtree owes an answer, the phase completes at once. A fence does so only at an agent
 	// that has lost all its hosts with ranks, because the parent waits for this agent's answer. The
 	// root reports no such fence: otherwise fences without ranks would follow each other without end.
-	if p != phaseFence || n.ranks && n.parent != nil {
-		n.finishPhase(p)
+	if p != phaseFence || g.ranks && n.parent != nil {
+		n.finishPhase(g, p)
 	}
 }
 
-// owe records that a subtree must still send its answer in phase p.
-func (n *Node) owe(m *subtree, p phase) {
-	if !m.owes[p] {
-		m.owes[p] = true
-		n.merge[p].left++
+// owe records that a subtree must still send its answer in phase p of a group.
+func (n *Node) owe(g *group, m *subtree, p phase) {
+	if s := g.of(m); !s.owes[p] {
+		s.owes[p] = true
+		g.merge[p].left++
 	}
 }
 
-// answer records that a subtree has sent its answer in phase p. If the subtree did not have to send
+// answer records that a subtree has sent its answer in phase p of a group. If the subtree did not have to send
 // one, or has sent it before, answer returns an error.
-func (n *Node) answer(m *subtree, p phase) error {
-	if !m.owes[p] {
+func (n *Node) answer(g *group, m *subtree, p phase) error {
+	s := g.of(m)
+	if !s.owes[p] {
 		return fmt.Errorf("%w: an answer in phase %d that was not expected", proto.ErrFrame, p)
 	}
-	m.owes[p] = false
-	n.merge[p].left--
+	s.owes[p] = false
+	g.merge[p].left--
 	return nil
 }
 
-// cancelOwed makes the node no longer wait for the answers of a lost subtree, in all phases.
+// cancelOwed makes the node no longer wait for the answers of a lost subtree, in all phases of all
+// groups.
 func (n *Node) cancelOwed(m *subtree) {
-	for p := range phase(phases) {
-		if m.owes[p] {
-			m.owes[p] = false
-			n.merge[p].left--
-			n.finishPhase(p)
+	for _, g := range slices.Clone(n.groups) {
+		s := g.of(m)
+		for p := range phase(phases) {
+			if s.owes[p] {
+				s.owes[p] = false
+				g.merge[p].left--
+				n.finishPhase(g, p)
+			}
 		}
 	}
 }
 
-// finishPhase sends the merged answer of a phase if all subtrees have answered.
-func (n *Node) finishPhase(p phase) {
-	g := &n.merge[p]
-	if !g.open || g.left > 0 {
+// finishPhase sends the merged answer of a phase of a group if all subtrees have answered.
+func (n *Node) finishPhase(g *group, p phase) {
+	state := &g.merge[p]
+	if !state.open || state.left > 0 {
 		return
 	}
-	g.open, g.sent = false, true
+	state.open, state.sent = false, true
 	switch p {
 	case phaseUp:
-		n.stage = stageUp
+		g.stage = stageUp
 		n.up(n.gathered())
 	case phasePrepare:
-		a := n.prepared
-		n.prepared = proto.Prepared{}
+		a := g.prepared
+		g.prepared = proto.Prepared{}
+		a.Group = g.id
 		slices.SortFunc(a.Ports, func(a, b proto.HostPorts) int { return a.Index - b.Index })
 		slices.Sort(a.Need)
 		a.Need = slices.Compact(a.Need)
@@ -116,21 +125,23 @@ func (n *Node) finishPhase(p phase) {
 		sortErrors(a.NoMemory)
 		n.up(a)
 	case phaseStage:
-		a := n.staged
-		n.staged = proto.Staged{}
+		a := g.staged
+		g.staged = proto.Staged{}
+		a.Group = g.id
 		sortErrors(a.Failed)
 		n.up(a)
 	case phaseStart:
-		a := n.started
-		n.started = proto.Started{}
+		a := g.started
+		g.started = proto.Started{}
+		a.Group = g.id
 		slices.SortFunc(a.Ranks, func(a, b proto.StartedRank) int { return a.Rank - b.Rank })
 		n.up(a)
 	case phaseFence:
-		a := n.fence
-		n.fence.Puts, n.fence.Waiting = nil, false
+		a := g.fence
+		g.fence.Puts, g.fence.Waiting = nil, false
 		n.up(a)
 	case phaseEnd:
-		n.endHeld = true // forward sends Ended after the queued Output
+		n.hold(g) // forward sends Ended after the queued Output
 	}
 }
 
@@ -171,71 +182,79 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 	case proto.Up:
 		return n.childUp(m, msg)
 	case proto.Prepared:
-		if err := n.answer(m, phasePrepare); err != nil {
+		g := n.find(msg.Group)
+		if err := n.answer(g, m, phasePrepare); err != nil {
 			return err
 		}
-		m.needs = make(map[string]struct{}, len(msg.Need))
+		needs := make(map[string]struct{}, len(msg.Need))
 		for _, hash := range msg.Need {
-			m.needs[hash] = struct{}{}
+			needs[hash] = struct{}{}
 		}
-		a := &n.prepared
+		g.of(m).needs = needs
+		a := &g.prepared
 		a.Ports, a.Need, a.Failed = append(a.Ports, msg.Ports...), append(a.Need, msg.Need...), append(a.Failed, msg.Failed...)
 		a.NoMemory = append(a.NoMemory, msg.NoMemory...)
-		n.finishPhase(phasePrepare)
+		n.finishPhase(g, phasePrepare)
 	case proto.Staged:
-		if err := n.answer(m, phaseStage); err != nil {
+		g := n.find(msg.Group)
+		if err := n.answer(g, m, phaseStage); err != nil {
 			return err
 		}
-		n.staged.Failed = append(n.staged.Failed, msg.Failed...)
-		n.finishPhase(phaseStage)
+		g.staged.Failed = append(g.staged.Failed, msg.Failed...)
+		n.finishPhase(g, phaseStage)
 	case proto.Started:
-		if err := n.answer(m, phaseStart); err != nil {
+		g := n.find(msg.Group)
+		if err := n.answer(g, m, phaseStart); err != nil {
 			return err
 		}
-		a := &n.started
+		a := &g.started
 		a.Ranks = append(a.Ranks, msg.Ranks...)
 		if f := msg.Failed; f != nil && (a.Failed == nil || f.Rank < a.Failed.Rank) {
 			a.Failed = f
 		}
-		n.finishPhase(phaseStart)
+		n.finishPhase(g, phaseStart)
 	case proto.Fence:
-		if msg.N != n.fence.N {
-			return fmt.Errorf("%w: fence %d during fence %d", proto.ErrFrame, msg.N, n.fence.N)
+		g := n.find(msg.Group)
+		if msg.N != g.fence.N {
+			return fmt.Errorf("%w: fence %d during fence %d", proto.ErrFrame, msg.N, g.fence.N)
 		}
-		if _, releases := m.unread(); releases > 0 {
+		if _, releases := m.unread(msg.Group); releases > 0 {
 			return fmt.Errorf("%w: in fence %d before it has read the release of the fence before", proto.ErrFrame, msg.N)
 		}
-		if err := n.answer(m, phaseFence); err != nil {
+		if err := n.answer(g, m, phaseFence); err != nil {
 			return err
 		}
-		n.fence.Waiting = n.fence.Waiting || msg.Waiting
-		if n.fence.Puts == nil {
-			n.fence.Puts = msg.Puts
+		g.fence.Waiting = g.fence.Waiting || msg.Waiting
+		if g.fence.Puts == nil {
+			g.fence.Puts = msg.Puts
 		} else {
-			maps.Copy(n.fence.Puts, msg.Puts)
+			maps.Copy(g.fence.Puts, msg.Puts)
 		}
-		n.finishPhase(phaseFence)
+		n.finishPhase(g, phaseFence)
 	case proto.Ended:
-		if err := n.answer(m, phaseEnd); err != nil {
+		g := n.find(msg.Group)
+		if err := n.answer(g, m, phaseEnd); err != nil {
 			return err
 		}
-		a := &n.ended
+		a := &g.ended
 		a.Exits, a.Tails = append(a.Exits, msg.Exits...), append(a.Tails, msg.Tails...)
-		n.leaveStdin(m)
-		n.finishPhase(phaseEnd)
+		if g == n.world {
+			n.leaveStdin(m) // other groups read no input
+		}
+		n.finishPhase(g, phaseEnd)
 	case proto.StdinCredit:
 		return n.stdinTaken(m, int64(msg.Bytes))
 	case proto.Output:
 		return n.take(m, msg)
 	case proto.State: // links keep only the newest State of each host, so there is no limit
 		n.up(msg)
-	case proto.Request:
-		if replies, _ := m.unread(); replies >= m.ranks {
+	case proto.Request, proto.Spawn:
+		if replies, _ := m.unread(0); replies >= m.ranks {
 			return fmt.Errorf("%w: it sends requests without reading the replies", proto.ErrFrame)
 		}
 		return n.relay(m, msg)
 	case proto.Lost:
-		if n.stage == stageLaunch {
+		if n.world.stage == stageLaunch {
 			m.dropAgents(msg)
 			return nil
 		}
@@ -249,7 +268,7 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 }
 
 // Limits of the messages that relay passes on. For each host come at most one Lost and a few Logs.
-// Each rank causes at most an Aborted, an Exited, and one Request at a time. Each Inspect adds to
+// Each rank causes at most an Aborted, an Exited, and one Request or Spawn at a time. Each Inspect adds to
 // the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
 // that only passes on what comes from below it never exceeds the limit that its parent sets for it.
 const (
@@ -269,25 +288,27 @@ func (n *Node) relay(m *subtree, msg proto.Message) error {
 	return nil
 }
 
-// unread returns how many Replies and Releases a subtree cannot have read yet, because they wait in
-// the link's queue. For the own process manager it returns 0.
-func (m *subtree) unread() (replies, releases int) {
+// unread returns how many Replies, and how many Releases of a group, a subtree cannot have read yet,
+// because they wait in the link's queue. For the own process manager it returns 0.
+func (m *subtree) unread(group int) (replies, releases int) {
 	if m.link == nil {
 		return 0, 0
 	}
-	return m.link.unread()
+	return m.link.unread(group)
 }
 
-// sendEnded sends Ended: all ranks here and below have ended. The caller has passed on all output.
-// If the node is ending, sendEnded also shuts it down.
-func (n *Node) sendEnded() {
-	n.endHeld = false
-	a := n.ended
-	n.ended = proto.Ended{}
+// sendEnded sends Ended: all ranks of a group here and below have ended. The caller has passed on
+// their output. If the node is ending and no other ranks run, sendEnded also shuts it down.
+func (n *Node) sendEnded(g *group) {
+	g.endHeld = nil
+	a := g.ended
+	g.ended = proto.Ended{}
+	a.Group = g.id
 	slices.SortFunc(a.Exits, func(a, b proto.Exit) int { return cmp.Compare(a.Rank, b.Rank) })
 	slices.SortFunc(a.Tails, func(a, b proto.Tail) int { return cmp.Compare(a.Rank, b.Rank) })
 	n.up(a)
-	if n.ending {
+	n.remove(g)
+	if n.ending && n.allEnded() {
 		n.shutDown()
 	}
 }
@@ -324,12 +345,12 @@ func (n *Node) childUp(m *subtree, up proto.Up) error {
 	if count != len(seen) {
 		return fmt.Errorf("%w: Up with %d hosts instead of %d", proto.ErrFrame, count, len(seen))
 	}
-	if err := n.answer(m, phaseUp); err != nil {
+	if err := n.answer(n.world, m, phaseUp); err != nil {
 		return err
 	}
 	m.up = up
 	n.partialUp(up)
-	n.finishPhase(phaseUp)
+	n.finishPhase(n.world, phaseUp)
 	return nil
 }
 
@@ -359,10 +380,10 @@ func (n *Node) subtreeLost(m *subtree, cause error) {
 	n.cancelOwed(m)
 }
 
-// check returns an error for a message about hosts or ranks of another subtree, or at the wrong
-// time.
+// check returns an error for a message about hosts, groups or ranks of another subtree, or at the
+// wrong time.
 func (n *Node) check(m *subtree, msg proto.Message) error {
-	ok, at := true, stageUp
+	ok, at, group := true, stageUp, 0
 	switch msg := msg.(type) {
 	case proto.Up:
 		at = stageLaunch
@@ -370,39 +391,41 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = m.has(msg.Index, 1), stageLaunch
 	case proto.Lost:
 		// The loss of m.head is the loss of the link, so the head cannot report it.
-		ok, at = m.procs == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !m.owes[phaseUp], stageLaunch
+		ok, at = m.procs == nil && msg.First > m.head && m.has(msg.First, msg.Count) && !n.world.of(m).owes[phaseUp], stageLaunch
 	case proto.Prepared:
-		at = stagePrepared
+		at, group = stagePrepared, msg.Group
 		for _, p := range msg.Ports {
 			ok = ok && m.has(p.Index, 1)
 		}
 		ok = ok && m.hasErrors(msg.Failed) && m.hasErrors(msg.NoMemory)
 	case proto.Staged:
-		ok, at = m.hasErrors(msg.Failed), stagePrepared
+		ok, at, group = m.hasErrors(msg.Failed), stagePrepared, msg.Group
 	case proto.Started:
-		at = stageStarted
+		at, group = stageStarted, msg.Group
 		for _, r := range msg.Ranks {
-			ok = ok && n.rankOf(r.Rank) == m
+			ok = ok && n.runsIn(m, group, r.Rank)
 		}
-		ok = ok && (msg.Failed == nil || n.rankOf(msg.Failed.Rank) == m)
+		ok = ok && (msg.Failed == nil || n.runsIn(m, group, msg.Failed.Rank))
 	case proto.Ended:
-		at = stageStarted
+		at, group = stageStarted, msg.Group
 		for _, e := range msg.Exits {
-			ok = ok && n.rankOf(e.Rank) == m
+			ok = ok && n.runsIn(m, group, e.Rank)
 		}
 		for _, t := range msg.Tails {
-			ok = ok && n.rankOf(t.Rank) == m
+			ok = ok && n.runsIn(m, group, t.Rank)
 		}
 	case proto.Output:
-		ok = m.has(msg.Index, 1) && (msg.Stream == proto.Merged) != n.perRank && (!n.perRank || n.rankOf(msg.Stream) == m)
-		at = stageStarted
+		at, group = stageStarted, msg.Group
+		ok = m.has(msg.Index, 1) && (msg.Stream == proto.Merged) != n.perRank && (!n.perRank || n.streamIn(m, group, msg.Stream))
 	case proto.State:
-		ok, at = m.has(msg.Index, 1), stageStarted
+		ok, at, group = m.has(msg.Index, 1), stageStarted, msg.Group
 		for _, r := range []int{msg.Left, msg.Absent} {
-			ok = ok && (r == -1 || n.rankOf(r) == m)
+			ok = ok && (r == -1 || n.runsIn(m, group, r))
 		}
 	case proto.Request:
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Line) <= wire.PMIMaxLine, stageStarted
+	case proto.Spawn:
+		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Stacks:
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Data) <= wire.InspectMaxStacks, stageStarted
 	case proto.Inspected:
@@ -411,11 +434,13 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Exited:
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
-	case proto.Fence, proto.StdinCredit:
+	case proto.Fence:
+		at, group = stageStarted, msg.Group
+	case proto.StdinCredit:
 		at = stageStarted
 	}
-	if !ok || n.stage < at {
-		return fmt.Errorf("%w: %T at the wrong time, or about hosts or ranks of another subtree", proto.ErrFrame, msg)
+	if g := n.find(group); !ok || g == nil || g.stage < at || !g.in(m) {
+		return fmt.Errorf("%w: %T at the wrong time, or about hosts, groups or ranks of another subtree", proto.ErrFrame, msg)
 	}
 	return nil
 }

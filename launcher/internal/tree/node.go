@@ -35,10 +35,12 @@ type Node struct {
 	// The following fields are used by loop alone. The subtrees are in the order of their hosts'
 	// indexes. If this node has a process manager, that is the first.
 	subtrees   []*subtree
-	waiting    []*subtree // subtrees with which the node must still connect
-	connecting int        // number of goroutines that call Open or close an unused stream
-	links      int        // number of links that have not ended
-	stage      stage
+	groups     []*group      // the groups of ranks that exist here or below, by their numbers; group 0 is the first
+	world      *group        // group 0
+	lastGroup  int           // highest number of a group whose Prepare has come
+	waiting    []*subtree    // subtrees with which the node must still connect
+	connecting int           // number of goroutines that call Open or close an unused stream
+	links      int           // number of links that have not ended
 	stored     ahead         // bytes of FilePart that the own process manager still needs; see Stored
 	closing    bool          // shutDown has sent Bye to all subtrees
 	ending     bool          // the node ends its ranks: the parent is lost, or the agent must end
@@ -47,7 +49,6 @@ type Node struct {
 	grace      time.Duration // Prepare.Grace: time between SIGTERM and SIGKILL if the agent must end
 	timers     []*time.Timer
 
-	merges
 	routes
 	output
 }
@@ -55,6 +56,7 @@ type Node struct {
 // subtree is a part of the tree whose answers a node merges: its own process manager, or a child
 // with everything below it. The head of a child's subtree is the host on which the child runs.
 type subtree struct {
+	index  int               // in Node.subtrees
 	lo, hi int               // the subtree's hosts have the indexes lo to hi-1
 	head   int               // index of the host on which the child runs; the hosts before it have failed
 	failed []proto.HostError // errors of the hosts before head
@@ -62,16 +64,15 @@ type subtree struct {
 	link   *link             // to the child; nil: not connected, or lost
 	up     proto.Up          // the child's answer to Launch
 
-	owes       [phases]bool        // by phase: the subtree must still answer
-	ranks      int                 // number of ranks on the subtree's hosts
-	budget     int                 // limit of the messages that relay still passes on for the subtree
-	needs      map[string]struct{} // hashes of the files that hosts of the subtree lack
-	readsStdin bool                // ranks of the subtree read standard input
-	taken      int64               // bytes of standard input for which the subtree has sent StdinCredit
+	ranks      int   // number of ranks of all groups on the subtree's hosts
+	budget     int   // limit of the messages that relay still passes on for the subtree
+	readsStdin bool  // ranks of the subtree read standard input
+	taken      int64 // bytes of standard input for which the subtree has sent StdinCredit
 	source     source
 }
 
-// stage is how far a node's job has come. It never becomes less.
+// stage is how far a group has come at a node. It never becomes less. The first two are stages of
+// group 0 only; they are those of the node itself.
 type stage int
 
 const (
@@ -113,10 +114,12 @@ func newNode(cfg Config, parent *link, g *fileFlowControl, c *counters) (*Node, 
 		own.procs = cfg.Procs(n, func(m proto.Message) { n.post(func() { n.fromProcs(own, m) }) })
 	}
 	for _, p := range split(part{l.Index + 1, len(l.Hosts) - 1}, l.Radix) {
-		m := &subtree{lo: p.first, hi: p.first + p.count, head: p.first, budget: budgetPerHost * p.count}
+		m := &subtree{index: len(n.subtrees), lo: p.first, hi: p.first + p.count, head: p.first, budget: budgetPerHost * p.count}
 		n.subtrees = append(n.subtrees, m)
 		n.waiting = append(n.waiting, m)
 	}
+	n.world = newGroup(0, len(n.subtrees))
+	n.groups = []*group{n.world}
 	n.post(n.launch)
 	go n.loop() // ends after Bye, when all links have ended; Close and Serve wait for it
 	return n, nil
@@ -272,7 +275,7 @@ func (n *Node) up(m proto.Message) { n.cfg.Up(m) }
 
 // launch begins to connect with the children.
 func (n *Node) launch() {
-	n.begin(phaseUp, func(m *subtree) bool { return m.procs == nil })
+	n.begin(n.world, phaseUp, func(m *subtree) bool { return m.procs == nil })
 	if n.cfg.Procs != nil {
 		n.partialUp(proto.Up{Agents: []proto.Agent{n.self()}})
 	}
@@ -351,7 +354,7 @@ func (n *Node) headFailed(m *subtree, cause error) {
 		n.cancelOwed(m)
 		return
 	}
-	n.owe(m, phaseUp)
+	n.owe(n.world, m, phaseUp)
 	n.waiting = append(n.waiting, m)
 	n.connect()
 }
@@ -428,7 +431,7 @@ func (n *Node) linkEnded(m *subtree, l *link, err error) {
 	m.link = nil
 	switch {
 	case n.closing:
-	case n.stage == stageLaunch:
+	case n.world.stage == stageLaunch:
 		n.headFailed(m, err)
 	default:
 		n.subtreeLost(m, err)
@@ -480,7 +483,7 @@ func (n *Node) end(cause error, grace time.Duration) {
 		n.cancel()
 	}
 	n.sendAll(proto.End{Grace: grace, Except: -1})
-	if n.stage < stageStarted || n.merge[phaseEnd].sent && !n.endHeld {
+	if n.allEnded() {
 		n.shutDown()
 		return
 	}

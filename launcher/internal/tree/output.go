@@ -33,8 +33,10 @@ type output struct {
 // source holds the output of one subtree that forward has not passed on yet.
 type source struct {
 	queue []proto.Output
-	held  int // cost of the output that has come and has no credit yet; at most proto.Window
-	owed  int // part of held that was passed on or dropped, for which credit is still to be sent
+	// queued and passed count the Outputs that were ever in queue, and those that have left it.
+	queued, passed int64
+	held           int // cost of the output that has come and has no credit yet; at most proto.Window
+	owed           int // part of held that was passed on or dropped, for which credit is still to be sent
 }
 
 // window makes Node.Output block when the own process manager has passed proto.Window bytes of output
@@ -161,23 +163,25 @@ func (n *Node) take(m *subtree, o proto.Output) error {
 		n.ready = append(n.ready, m)
 	}
 	s.queue = append(s.queue, o)
+	s.queued++
 	return nil
 }
 
 // forward passes on as much Output as the parent's credit allows, one Output of each subtree in turn.
-// When all is passed on and Ended waits for that, it sends Ended.
+// Then it sends the Ended that have waited for the Output that is passed on now.
 func (n *Node) forward() {
 	for len(n.ready) > 0 {
 		m := n.ready[0]
 		o := m.source.queue[0]
 		if n.parent != nil {
 			if cost(o) > n.credit {
-				return
+				break
 			}
 			n.credit -= cost(o)
 		}
 		n.ready = n.ready[1:]
 		m.source.queue[0] = proto.Output{}
+		m.source.passed++
 		if m.source.queue = m.source.queue[1:]; len(m.source.queue) > 0 {
 			n.ready = append(n.ready, m)
 		} else {
@@ -188,8 +192,13 @@ func (n *Node) forward() {
 			n.credited(m, cost(o))
 		}
 	}
-	if n.endHeld {
-		n.sendEnded()
+	for i := 0; i < len(n.groups); {
+		if g := n.groups[i]; g.endHeld != nil && n.passed(g) {
+			n.sendEnded(g)
+			i = 0 // sendEnded may have removed the group
+			continue
+		}
+		i++
 	}
 }
 
@@ -239,6 +248,7 @@ func (n *Node) dropQueued(drop func(proto.Output) bool) {
 				return false
 			}
 			c += cost(o)
+			m.source.passed++
 			return true
 		})
 		if len(m.source.queue) > 0 {

@@ -12,11 +12,11 @@ import (
 //
 //	urgent  For each phase (see merge.go) at most one message, such as Prepare or its answer
 //	        Prepared. Upward: messages that are not merged, a few for each host and rank of the
-//	        subtree, which merge.go counts. Downward: one Reply for each rank and one Release,
-//	        because a node accepts the next Request or Fence only when the last Reply or Release
+//	        subtree, which merge.go counts. Downward: one Reply for each rank and one Release of
+//	        each group, because a node accepts the next Request or Fence only when the last Reply or Release
 //	        has left the queue, see unread; and messages that gorun sends without a request, a
 //	        few for each rank of the job. Credits that follow each other are joined.
-//	states  The newest State of each host.
+//	states  The newest State of each group on each host.
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
 //	        each rank and the Inspected of each host; one Ended and one Bye.
@@ -77,9 +77,9 @@ func (l *link) sendFrame(f *frame) {
 		l.push(f)
 	case proto.State:
 		if l.states == nil {
-			l.states = make(map[int]*frame)
+			l.states = make(map[stateKey]*frame)
 		}
-		l.states[m.Index] = f
+		l.states[stateKey{m.Index, m.Group}] = f
 	case proto.Credit, proto.StdinCredit:
 		if !l.joinCredit(m) {
 			l.urgent = append(l.urgent, f)
@@ -88,7 +88,10 @@ func (l *link) sendFrame(f *frame) {
 		l.replies++
 		l.urgent = append(l.urgent, f)
 	case proto.Release:
-		l.releases++
+		if l.releases == nil {
+			l.releases = make(map[int]int)
+		}
+		l.releases[m.Group]++
 		l.urgent = append(l.urgent, f)
 	default:
 		l.urgent = append(l.urgent, f)
@@ -124,12 +127,12 @@ func (l *link) joinCredit(m proto.Message) bool {
 	return false
 }
 
-// unread returns how many Replies and Releases wait in urgent. The other side cannot have read these
-// yet.
-func (l *link) unread() (replies, releases int) {
+// unread returns how many Replies, and how many Releases of a group, wait in urgent. The other side
+// cannot have read these yet.
+func (l *link) unread(group int) (replies, releases int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.replies, l.releases
+	return l.replies, l.releases[group]
 }
 
 // signal wakes the goroutine write.
@@ -145,7 +148,7 @@ func (l *link) clearQueues() {
 	for _, f := range l.bulk {
 		l.count.queue(-size(f.m))
 	}
-	l.urgent, l.states, l.bulk, l.replies, l.releases = nil, nil, nil, 0, 0
+	l.urgent, l.states, l.bulk, l.replies, l.releases = nil, nil, nil, 0, nil
 	l.files.add(l.flowControl, -l.files.bytes)
 }
 
@@ -162,7 +165,7 @@ func (l *link) next() (batch []*frame, beat, ok bool) {
 		l.giveFileCredit()
 		switch {
 		case len(l.urgent) > 0:
-			batch, l.urgent, l.replies, l.releases = l.urgent, nil, 0, 0
+			batch, l.urgent, l.replies, l.releases = l.urgent, nil, 0, nil
 		case len(l.states) > 0:
 			batch, l.states = slices.Collect(maps.Values(l.states)), nil
 		default:

@@ -11,16 +11,16 @@ import (
 
 // routes records which ranks belong to which subtree, so that messages that go down find their way.
 type routes struct {
-	ranks   bool    // the plans put at least one rank here or below
 	runs    []route // which ranks belong to which subtree, in ascending order of ranks
 	perRank bool    // Prepare.PerRank: each Output holds the bytes of one rank
 	stdin   stdin
 }
 
-// route is a range of consecutive ranks that belong to one subtree.
+// route is a range of consecutive ranks of a group that belong to one subtree.
 type route struct {
-	first, count int
+	first, count int // numbers in the job
 	m            *subtree
+	group        *group
 }
 
 // stdin counts bytes of standard input. For each subtree m that reads standard input (a reader),
@@ -63,7 +63,18 @@ func (n *Node) down(m proto.Message) error {
 		return n.input(m)
 	case proto.Inspect:
 		return n.inspect(m)
-	case proto.Watch, proto.Signal, proto.RanksFailed, proto.End:
+	case proto.Watch:
+		return n.toGroup(m, m.Group)
+	case proto.RanksFailed:
+		return n.toGroup(m, m.Group)
+	case proto.End:
+		if m.Only > 0 {
+			return n.toGroup(m, m.Only)
+		}
+		n.sendAll(m)
+	case proto.Dismiss:
+		return n.dismiss(m)
+	case proto.Signal:
 		n.sendAll(m)
 	case proto.Bye:
 		n.shutDown()
@@ -84,6 +95,9 @@ func (n *Node) downLast(m proto.Message) error {
 	case proto.Signal:
 		n.sendAll(m)
 	case proto.End: // a second End may shorten the grace period
+		if m.Only > 0 {
+			return nil // all groups are ending
+		}
 		n.sendAll(m)
 		n.after(min(max(m.Grace, 0), time.Hour)+endLimit, n.shutDown)
 	case proto.Bye:
@@ -127,9 +141,15 @@ func (n *Node) wrongTime(m proto.Message) error {
 	return fmt.Errorf("%w: %T at the wrong time", proto.ErrFrame, m)
 }
 
-// prepare records which ranks run where, and sends each subtree a Prepare with only its own plans.
+// prepare makes a group: it records which ranks run where, and sends each subtree that takes part a
+// Prepare with only its own plans.
 func (n *Node) prepare(p proto.Prepare) error {
-	if n.stage != stageUp {
+	g := n.world
+	switch id := p.Card.Group; {
+	case id == 0 && g.stage == stageUp:
+	case id > n.lastGroup && g.stage == stageStarted:
+		g = newGroup(id, len(n.subtrees))
+	default:
 		return n.wrongTime(p)
 	}
 	for i, plan := range p.Plans {
@@ -137,41 +157,57 @@ func (n *Node) prepare(p proto.Prepare) error {
 			return fmt.Errorf("%w: plan of host %d", proto.ErrFrame, plan.Index)
 		}
 	}
-	if err := n.setRoutes(p.Plans); err != nil {
+	if err := n.setRoutes(g, p.Plans); err != nil {
 		return err
 	}
-	n.stage, n.grace, n.perRank = stagePrepared, min(max(p.Grace, 0), time.Hour), p.PerRank
+	g.stage, g.first = stagePrepared, p.First
+	if g == n.world {
+		n.grace, n.perRank = min(max(p.Grace, 0), time.Hour), p.PerRank
+	} else {
+		n.groups, n.lastGroup = append(n.groups, g), g.id
+	}
 	zero := n.rankOf(0)
-	n.begin(phasePrepare, func(*subtree) bool { return true })
+	plans := make([][]proto.Plan, len(n.subtrees))
 	rest := p.Plans
-	for _, m := range n.subtrees {
-		i := slices.IndexFunc(rest, func(plan proto.Plan) bool { return plan.Index >= m.hi })
-		if i < 0 {
-			i = len(rest)
+	for i, m := range n.subtrees {
+		k := slices.IndexFunc(rest, func(plan proto.Plan) bool { return plan.Index >= m.hi })
+		if k < 0 {
+			k = len(rest)
 		}
-		mine := slices.DeleteFunc(slices.Clone(rest[:i]), func(plan proto.Plan) bool { return plan.Index < m.head })
-		rest = rest[i:]
-		for _, plan := range mine {
-			m.ranks += len(plan.Ranks)
+		plans[i] = slices.DeleteFunc(slices.Clone(rest[:k]), func(plan proto.Plan) bool { return plan.Index < m.head })
+		rest = rest[k:]
+		for _, plan := range plans[i] {
+			g.shares[i].ranks += len(plan.Ranks)
+			if g != n.world && !m.live() && len(plan.Ranks) > 0 {
+				g.prepared.Failed = append(g.prepared.Failed, proto.HostError{Index: plan.Index, Cause: "the connection with the host is lost"})
+			}
 		}
-		m.budget += budgetPerRank * m.ranks
-		if m.readsStdin = m.live() && m.ranks > 0 && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.readsStdin {
-			n.stdin.slow++
+	}
+	n.begin(g, phasePrepare, g.in)
+	for i, m := range n.subtrees {
+		ranks := g.shares[i].ranks
+		m.ranks += ranks
+		m.budget += budgetPerRank * ranks
+		if g == n.world {
+			if m.readsStdin = m.live() && ranks > 0 && (p.Stdin == "all" || p.Stdin == "rank0" && m == zero); m.readsStdin {
+				n.stdin.slow++
+			}
 		}
-		if !m.live() {
+		if !m.live() || !g.in(m) {
 			continue
 		}
-		if m.procs != nil && len(mine) == 0 {
-			mine = []proto.Plan{{Index: n.l.Index}}
+		if m.procs != nil && len(plans[i]) == 0 {
+			plans[i] = []proto.Plan{{Index: n.l.Index}}
 		}
 		own := p
-		own.Plans = mine
+		own.Plans = plans[i]
 		m.send(own)
 	}
 	return nil
 }
 
-func (n *Node) setRoutes(plans []proto.Plan) error {
+// setRoutes adds the routes of a group.
+func (n *Node) setRoutes(g *group, plans []proto.Plan) error {
 	var all []route
 	for _, plan := range plans {
 		m := n.subtreeOf(plan.Index)
@@ -180,30 +216,43 @@ func (n *Node) setRoutes(plans []proto.Plan) error {
 				all[k].count++
 				continue
 			}
-			all = append(all, route{r.Rank, 1, m})
+			all = append(all, route{r.Rank, 1, m, g})
 		}
 	}
 	slices.SortFunc(all, func(a, b route) int { return cmp.Compare(a.first, b.first) })
 	runs := all[:0]
+	next := 0 // lowest number that a rank of the group may have
+	if k := len(n.runs) - 1; k >= 0 {
+		next = n.runs[k].first + n.runs[k].count
+	}
 	for _, r := range all {
 		k := len(runs) - 1
 		switch {
-		case r.first < 0 || k >= 0 && runs[k].first+runs[k].count > r.first:
+		case r.first < next:
 			return fmt.Errorf("%w: rank %d in two places, or in none", proto.ErrFrame, r.first)
 		case k >= 0 && runs[k].m == r.m && runs[k].first+runs[k].count == r.first:
 			runs[k].count += r.count
 		default:
 			runs = append(runs, r)
 		}
+		next = r.first + r.count
 	}
-	n.runs = slices.Clip(slices.Clone(runs))
-	n.ranks = len(runs) > 0
+	n.runs = append(n.runs, runs...)
+	g.ranks = len(runs) > 0
 	return nil
 }
 
 // rankOf returns the subtree in which a rank runs: that of this node's own process manager, or that
 // of a child. It returns nil if the rank runs in none of them.
 func (n *Node) rankOf(rank int) *subtree {
+	if r := n.routeOf(rank); r != nil {
+		return r.m
+	}
+	return nil
+}
+
+// routeOf returns the route of a rank; nil: it runs neither here nor below.
+func (n *Node) routeOf(rank int) *route {
 	i, found := slices.BinarySearchFunc(n.runs, rank, func(r route, rank int) int { return cmp.Compare(r.first, rank) })
 	if !found {
 		i--
@@ -211,26 +260,43 @@ func (n *Node) rankOf(rank int) *subtree {
 	if i < 0 || rank-n.runs[i].first >= n.runs[i].count {
 		return nil
 	}
-	return n.runs[i].m
+	return &n.runs[i]
+}
+
+// runsIn reports whether a rank belongs to a group and runs in a subtree. rank is its number in the
+// job.
+func (n *Node) runsIn(m *subtree, group, rank int) bool {
+	r := n.routeOf(rank)
+	return r != nil && r.m == m && r.group.id == group
+}
+
+// streamIn does what runsIn does for the rank of a group.
+func (n *Node) streamIn(m *subtree, group, rank int) bool {
+	g := n.find(group)
+	return g != nil && rank >= 0 && n.runsIn(m, group, g.first+rank)
 }
 
 // filePart sends a part of a file to the subtrees that need it. A subtree that needs only other files
 // gets the last part without data, because Last ends the staging.
 func (n *Node) filePart(p proto.FilePart) error {
-	if n.stage != stagePrepared || !n.merge[phasePrepare].sent {
+	g, err := n.wanted(p, p.Group)
+	if g == nil {
+		return err
+	}
+	if g.stage != stagePrepared || !g.merge[phasePrepare].sent {
 		return n.wrongTime(p)
 	}
-	if g := &n.merge[phaseStage]; !g.open && !g.sent {
-		n.begin(phaseStage, func(m *subtree) bool { return len(m.needs) > 0 })
+	if state := &g.merge[phaseStage]; !state.open && !state.sent {
+		n.begin(g, phaseStage, func(m *subtree) bool { return len(g.of(m).needs) > 0 })
 	}
 	needs := func(m *subtree) bool {
-		_, ok := m.needs[p.Hash]
+		_, ok := g.of(m).needs[p.Hash]
 		return ok
 	}
 	n.sendTo(p, needs)
 	if p.Last {
 		p.Data = nil
-		n.sendTo(p, func(m *subtree) bool { return len(m.needs) > 0 && !needs(m) })
+		n.sendTo(p, func(m *subtree) bool { return len(g.of(m).needs) > 0 && !needs(m) })
 	}
 	return nil
 }
@@ -238,7 +304,7 @@ func (n *Node) filePart(p proto.FilePart) error {
 // inspect sends Inspect to all subtrees. From then on each of their hosts may answer once,
 // and each of their ranks may send its stacks once.
 func (n *Node) inspect(i proto.Inspect) error {
-	if n.stage != stageStarted {
+	if n.world.stage != stageStarted {
 		return n.wrongTime(i)
 	}
 	for _, m := range n.subtrees {
@@ -252,35 +318,42 @@ func (n *Node) inspect(i proto.Inspect) error {
 }
 
 func (n *Node) start(s proto.Start) error {
-	if n.stage != stagePrepared || !n.merge[phasePrepare].sent {
+	g, err := n.wanted(s, s.Group)
+	if g == nil {
+		return err
+	}
+	if g.stage != stagePrepared || !g.merge[phasePrepare].sent {
 		return n.wrongTime(s)
 	}
-	n.stage = stageStarted
-	all := func(*subtree) bool { return true }
-	n.begin(phaseStart, all)
-	n.begin(phaseEnd, all)
-	n.nextFence(1)
-	n.sendTo(s, all)
+	g.stage = stageStarted
+	n.begin(g, phaseStart, g.in)
+	n.begin(g, phaseEnd, g.in)
+	n.nextFence(g, 1)
+	n.sendTo(s, g.in)
 	return nil
 }
 
-func (n *Node) nextFence(number int) {
-	n.fence = proto.Fence{N: number}
-	n.begin(phaseFence, func(m *subtree) bool { return m.ranks > 0 })
+func (n *Node) nextFence(g *group, number int) {
+	g.fence = proto.Fence{Group: g.id, N: number}
+	n.begin(g, phaseFence, func(m *subtree) bool { return g.of(m).ranks > 0 })
 }
 
 func (n *Node) release(r proto.Release) error {
-	if n.stage != stageStarted || r.N != n.fence.N || !n.merge[phaseFence].sent {
+	g, err := n.wanted(r, r.Group)
+	if g == nil {
+		return err
+	}
+	if g.stage != stageStarted || r.N != g.fence.N || !g.merge[phaseFence].sent {
 		return n.wrongTime(r)
 	}
-	n.sendTo(r, func(m *subtree) bool { return m.ranks > 0 })
-	n.nextFence(r.N + 1)
+	n.sendTo(r, func(m *subtree) bool { return g.of(m).ranks > 0 })
+	n.nextFence(g, r.N+1)
 	return nil
 }
 
 // input sends standard input to all subtrees that read it.
 func (n *Node) input(in proto.Stdin) error {
-	if n.stage != stageStarted || n.stdin.sent+int64(len(in.Data))-n.stdin.given > proto.Window {
+	if n.world.stage != stageStarted || n.stdin.sent+int64(len(in.Data))-n.stdin.given > proto.Window {
 		return n.wrongTime(in)
 	}
 	n.stdin.sent += int64(len(in.Data))

@@ -123,7 +123,7 @@ func TestStdinCount(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		given := int64(0)
-		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, stage: stageStarted}
+		n := &Node{cfg: Config{Up: func(m proto.Message) { given += int64(m.(proto.StdinCredit).Bytes) }}, world: &group{stage: stageStarted}}
 		for range r.IntN(8) {
 			m := &subtree{readsStdin: r.IntN(4) > 0, procs: &treetest.Procs{Silent: true}}
 			n.subtrees = append(n.subtrees, m)

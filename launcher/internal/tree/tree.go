@@ -57,12 +57,12 @@ type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
 // Procs is the process manager of the node's own host: it runs the ranks there. It answers by emit,
 // an argument of Config.Procs, which does not block. It may emit Prepared, Staged, Started, Fence,
-// State, Request, Stacks, Inspected, Aborted, Exited, StdinCredit, Log and Ended, each about this
+// State, Request, Spawn, Stacks, Inspected, Aborted, Exited, StdinCredit, Log and Ended, each about this
 // host alone. It passes the output of its ranks to Node.Output. When it no longer needs the data of
 // a FilePart, it calls Node.Stored.
 type Procs interface {
 	// Do takes a message from gorun. It does not block. A Prepare contains one plan, that of this
-	// host. If gorun copies several files to the hosts, the FilePart with Last set may belong to a
+	// host. There is one for each group of ranks that runs on this host, and one of group 0. If gorun copies several files to the hosts, the FilePart with Last set may belong to a
 	// file that this host does not need; then it has no data.
 	Do(m proto.Message)
 }

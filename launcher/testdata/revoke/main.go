@@ -22,7 +22,7 @@ func main() {
 			if err := comm.Send(c, pid, 1, 0); err != nil {
 				return err
 			}
-			return comm.Barrier(c)
+			return c.Barrier()
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()

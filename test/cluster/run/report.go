@@ -40,7 +40,23 @@ type ReportRun struct {
 	Ended   time.Time      `json:"ended"`
 	Hosts   []ReportHost   `json:"hosts"`
 	Ranks   []ReportRank   `json:"ranks"`
+	Groups  []ReportGroup  `json:"groups"`
 	Failure *ReportFailure `json:"failure"`
+}
+
+// ReportGroup is a group of ranks that a rank has spawned.
+type ReportGroup struct {
+	Group   int         `json:"group"`
+	JobID   string      `json:"job_id"`
+	By      ReportRef   `json:"spawned_by"`
+	Started *time.Time  `json:"started"`
+	Apps    []ReportApp `json:"apps"`
+}
+
+// ReportRef names a rank.
+type ReportRef struct {
+	Group int `json:"group"`
+	Rank  int `json:"rank"`
 }
 
 // ReportHost is one host of the job.
@@ -57,6 +73,7 @@ type ReportHost struct {
 
 // ReportRank is one rank in a run of the job.
 type ReportRank struct {
+	Group    int        `json:"group"`
 	Rank     int        `json:"rank"`
 	App      int        `json:"app"`
 	Host     string     `json:"host"`
@@ -87,6 +104,7 @@ type ReportComm struct {
 
 // ReportFailure is the reason why the job, or one run of it, failed.
 type ReportFailure struct {
+	Group    int      `json:"group"`
 	Rank     *int     `json:"rank"`
 	Host     string   `json:"host"`
 	Reason   string   `json:"reason"`

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 	"unsafe"
 )
 
@@ -85,12 +88,37 @@ type CQError struct {
 	ErrData   []byte // more data about the error, in the provider's format; at most 1024 bytes
 }
 
-// Error returns libfabric's text, and the provider's text if that is different.
+// Error returns libfabric's text, and in parentheses what the provider says besides.
 func (e *CQError) Error() string {
-	if text := e.Err.Error(); e.Text == "" || e.Text == text || e.ProvErrno == 0 {
-		return "operation failed: " + text
+	return "operation failed: " + failureText(e.Err, e.ProvErrno, e.Text, e.ErrData)
+}
+
+// shownErrData is the number of bytes of err_data that the text of an error has at most.
+const shownErrData = 64
+
+// failureText returns the text of a failed operation: that of err, and what the provider says besides:
+// its own text if that is different, its error number, and err_data, as text if it is printable.
+func failureText(err Errno, prov int, text string, data []byte) string {
+	s := err.Error()
+	var more []string
+	if prov != 0 {
+		if text != "" && text != s {
+			more = append(more, text)
+		}
+		more = append(more, fmt.Sprintf("prov_errno %d", prov))
 	}
-	return fmt.Sprintf("operation failed: %s (%s)", e.Err.Error(), e.Text)
+	if data = data[:min(len(data), shownErrData)]; len(data) > 0 {
+		plain := strings.TrimRight(string(data), "\x00")
+		if utf8.ValidString(plain) && strings.IndexFunc(plain, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+			more = append(more, fmt.Sprintf("err_data %q", plain))
+		} else {
+			more = append(more, fmt.Sprintf("err_data %x", data))
+		}
+	}
+	if len(more) == 0 {
+		return s
+	}
+	return fmt.Sprintf("%s (%s)", s, strings.Join(more, ", "))
 }
 
 // Unwrap returns the Errno.

@@ -23,17 +23,13 @@ type Raw struct {
 	ep, cq, fabric, domain C.uintptr_t
 	bindMR                 C.uintptr_t // the endpoint that Register binds regions to; 0: it binds them to none
 
-	memory  []byte // holds entries, posts, posted, failure and detail
+	memory  []byte // holds entries, posts, posted and failure
 	entries []RawEntry
 	posts   []RawRecv // the first nposts are queued for the next Poll
 	posted  *C.struct_weft_raw_posted
-	failure *C.struct_fi_cq_err_entry
-	detail  C.uintptr_t // address of rawDetail bytes, where the provider stores data about a failure
+	failure *C.struct_weft_raw_failure
 	nposts  int
 }
-
-// rawDetail is the size in bytes of the space for a provider's data about a failure (err_data).
-const rawDetail = 256
 
 // RawEntry is a completion: struct fi_cq_data_entry.
 type RawEntry struct {
@@ -49,14 +45,21 @@ type RawRecv struct {
 	Buf, Len, Context uint64
 }
 
-// RawError is a failed operation: the main fields of struct fi_cq_err_entry.
+// RawError is a failed operation: the main fields of struct fi_cq_err_entry, and the provider's text.
 type RawError struct {
-	Context uintptr
-	Flags   Flags
-	Buf     uintptr
-	Err     Errno
-	Prov    int // the provider's own error number (prov_errno)
+	Context   uintptr
+	Flags     Flags
+	Err       Errno
+	ProvErrno int    // the provider's own error number
+	Text      string // the provider's text for ProvErrno (fi_cq_strerror)
+	ErrData   []byte // more data about the error, in the provider's format; at most 256 bytes
 }
+
+// Error returns libfabric's text, and in parentheses what the provider says besides.
+func (e *RawError) Error() string { return failureText(e.Err, e.ProvErrno, e.Text, e.ErrData) }
+
+// Unwrap returns the Errno.
+func (e *RawError) Unwrap() error { return e.Err }
 
 // RawRegion is registered memory. The zero RawRegion is none.
 type RawRegion struct {
@@ -90,7 +93,7 @@ func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR
 	sizes := [...]uintptr{
 		uintptr(batch) * unsafe.Sizeof(RawEntry{}),
 		uintptr(recvs) * unsafe.Sizeof(RawRecv{}),
-		unsafe.Sizeof(*r.posted), unsafe.Sizeof(*r.failure), rawDetail,
+		unsafe.Sizeof(*r.posted), unsafe.Sizeof(*r.failure),
 	}
 	var at [len(sizes)]uintptr
 	total := uintptr(0)
@@ -107,8 +110,7 @@ func NewRaw(f *Fabric, d *Domain, ep *Endpoint, cq *CQ, batch, recvs int, bindMR
 	r.entries = unsafe.Slice((*RawEntry)(unsafe.Add(base, at[0])), batch)
 	r.posts = unsafe.Slice((*RawRecv)(unsafe.Add(base, at[1])), recvs)
 	r.posted = (*C.struct_weft_raw_posted)(unsafe.Add(base, at[2]))
-	r.failure = (*C.struct_fi_cq_err_entry)(unsafe.Add(base, at[3]))
-	r.detail = C.uintptr_t(uintptr(base) + at[4])
+	r.failure = (*C.struct_weft_raw_failure)(unsafe.Add(base, at[3]))
 	return r, nil
 }
 
@@ -229,17 +231,19 @@ func (r *Raw) Poll(flags Flags, desc Desc, limit, tries int) ([]RawEntry, Errno)
 	return r.entries[:n], 0
 }
 
-// ReadErr removes a failed operation from the queue and returns it (fi_cq_readerr). It returns
-// false if there is none or if fi_cq_readerr fails.
-func (r *Raw) ReadErr() (RawError, bool) {
-	n := C.weft_raw_readerr(r.cq, C.uintptr_t(uintptr(unsafe.Pointer(r.failure))), r.detail, rawDetail)
-	if n < 0 || n == 0 {
-		return RawError{}, false
+// ReadErr removes a failed operation from the queue and returns it (fi_cq_readerr, fi_cq_strerror). It
+// returns nil if there is none or if fi_cq_readerr fails. The endpoint must be enabled.
+func (r *Raw) ReadErr() *RawError {
+	if C.weft_raw_readerr(r.cq, C.uintptr_t(uintptr(unsafe.Pointer(r.failure)))) <= 0 {
+		return nil
 	}
 	f := r.failure
-	return RawError{
-		Context: uintptr(f.op_context), Flags: Flags(f.flags), Buf: uintptr(f.buf), Err: Errno(f.err), Prov: int(f.prov_errno),
-	}, true
+	return &RawError{
+		Context: uintptr(f.entry.op_context), Flags: Flags(f.entry.flags),
+		Err:       Errno(max(f.entry.err, -f.entry.err)), // shm returns some as negative numbers
+		ProvErrno: int(f.entry.prov_errno), Text: C.GoString(&f.text[0]),
+		ErrData: C.GoBytes(unsafe.Pointer(&f.data[0]), C.int(f.data_size)),
+	}
 }
 
 // TryWait returns 0 if a thread may sleep on the queue's descriptor, or ErrAgain if the caller must

@@ -154,15 +154,37 @@ weft_raw_poll(uintptr_t ep, uintptr_t cq, uintptr_t posts, size_t npost, uint64_
 	return rc == -FI_EAGAIN ? 0 : rc;
 }
 
-static inline ssize_t
-weft_raw_readerr(uintptr_t cq, uintptr_t entry, uintptr_t data, size_t size)
-{
-	struct fi_cq_err_entry *e = (struct fi_cq_err_entry *) entry;
+// A failed operation and what the provider says about it.
+struct weft_raw_failure {
+	struct fi_cq_err_entry entry;
+	char text[256]; // the provider's text for prov_errno, empty if it has none
+	uint8_t data[256]; // the first data_size bytes are err_data, or its beginning
+	size_t data_size;
+};
 
-	memset(e, 0, sizeof(*e));
-	e->err_data = (void *) data;
-	e->err_data_size = size;
-	return fi_cq_readerr((struct fid_cq *) cq, e, 0);
+// Removes a failed operation from the queue. The result is that of fi_cq_readerr.
+static inline ssize_t
+weft_raw_readerr(uintptr_t cq, uintptr_t failure)
+{
+	struct weft_raw_failure *f = (struct weft_raw_failure *) failure;
+	struct fi_cq_err_entry *e = &f->entry;
+	const char *text;
+	ssize_t n;
+
+	memset(f, 0, sizeof(*f));
+	e->err_data = f->data;
+	e->err_data_size = sizeof(f->data);
+	n = fi_cq_readerr((struct fid_cq *) cq, e, 0);
+	if (n <= 0)
+		return n;
+	f->data_size = e->err_data_size < sizeof(f->data) ? e->err_data_size : sizeof(f->data);
+	if (f->data_size && e->err_data && e->err_data != f->data)
+		memcpy(f->data, e->err_data, f->data_size);
+	text = fi_cq_strerror((struct fid_cq *) cq, e->prov_errno, f->data, f->text, sizeof(f->text));
+	if (text && text != f->text)
+		strncpy(f->text, text, sizeof(f->text) - 1);
+	f->text[sizeof(f->text) - 1] = 0;
+	return n;
 }
 
 static inline int

@@ -11,7 +11,7 @@ import (
 func main() {
 	comm.Main(func(c *comm.Comm) error {
 		if c.Rank() != 1 {
-			return comm.Barrier(c)
+			return c.Barrier()
 		}
 		switch os.Args[1] {
 		case "error":

@@ -12,7 +12,7 @@ import (
 
 func main() {
 	comm.Main(func(c *comm.Comm) error {
-		if err := comm.Barrier(c); err != nil {
+		if err := c.Barrier(); err != nil {
 			return err
 		}
 		fmt.Println("up")
@@ -20,7 +20,7 @@ func main() {
 		switch os.Args[1] {
 		case "barrier": // the last rank waits for a message that rank 0 never sends
 			if c.Rank() < c.Size()-1 {
-				return comm.Barrier(c)
+				return c.Barrier()
 			}
 			_, err := comm.Recv(c, buf, 0, 99)
 			return err

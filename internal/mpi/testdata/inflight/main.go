@@ -108,7 +108,7 @@ func receive(c *comm.Comm, buf []int) error {
 func others(c *comm.Comm) error {
 	for range 100 {
 		in := comm.Irecv(c, make([]int, 1), 0, 2)
-		if err := errors.Join(comm.Send(c, []int{1}, 0, 2), wait(in), comm.Barrier(c)); err != nil {
+		if err := errors.Join(comm.Send(c, []int{1}, 0, 2), wait(in), c.Barrier()); err != nil {
 			return err
 		}
 	}

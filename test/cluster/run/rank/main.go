@@ -94,7 +94,7 @@ func perform(c *comm.Comm) error {
 	case "notify":
 		return survive(c, number(2))
 	}
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return awaitKill(err)
 	}
 	if action == "until" {
@@ -102,7 +102,7 @@ func perform(c *comm.Comm) error {
 		if c.Epoch() < number(2) {
 			time.Sleep(time.Hour)
 		}
-		return comm.Barrier(c)
+		return c.Barrier()
 	}
 	if c.Rank() != number(2) || action == "once" && c.Epoch() > 0 {
 		fmt.Printf("rank %d up on %s epoch %d\n", c.Rank(), host, c.Epoch())
@@ -112,7 +112,7 @@ func perform(c *comm.Comm) error {
 		if action == "wait" {
 			time.Sleep(time.Hour)
 		}
-		return awaitKill(comm.Barrier(c)) // the Barrier returns an error when rank R has failed
+		return awaitKill(c.Barrier()) // the Barrier returns an error when rank R has failed
 	}
 	for i := range 12 {
 		fmt.Fprintf(os.Stderr, "rank %d: last words %d\n", c.Rank(), i)
@@ -183,7 +183,7 @@ func work(c *comm.Comm) error {
 			return fmt.Errorf("alltoall: element %d is %d, want %d", i, v, i*n+r)
 		}
 	}
-	if err := comm.Barrier(c); err != nil {
+	if err := c.Barrier(); err != nil {
 		return err
 	}
 	fmt.Printf("rank %d worked\n", r)
@@ -196,7 +196,7 @@ func survive(c *comm.Comm, n int) error {
 	fmt.Printf("rank %d up\n", c.Rank())
 	for world.Size()-c.Size() < n {
 		for {
-			err := comm.Barrier(c)
+			err := c.Barrier()
 			if err == nil {
 				time.Sleep(time.Millisecond)
 				continue

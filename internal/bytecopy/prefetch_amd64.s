@@ -1,9 +1,7 @@
-//go:build linux && !portable
-
 #include "textflag.h"
 
-// func prefetchWrite(p unsafe.Pointer, n uintptr)
-TEXT ·prefetchWrite(SB), NOSPLIT, $0-16
+// func PrefetchWrite(p *byte, n int)
+TEXT ·PrefetchWrite(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
 	MOVQ n+8(FP), CX
 
@@ -14,8 +12,8 @@ write:
 	JHI  write
 	RET
 
-// func prefetchRead(p unsafe.Pointer, n uintptr)
-TEXT ·prefetchRead(SB), NOSPLIT, $0-16
+// func PrefetchRead(p *byte, n int)
+TEXT ·PrefetchRead(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
 	MOVQ n+8(FP), CX
 

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/weft-hpc/weft/comm"
+)
+
+// record is a value that holds pointers.
+type record struct {
+	Name  string
+	List  []int64
+	Count map[string]uint64
+}
+
+// values does a random collective of values.
+func values(k *call) error {
+	c, p := k.c, k.c.Size()
+	root, codec := k.rng.IntN(p), []comm.Codec{comm.Gob, comm.JSON}[k.rng.IntN(2)]
+	most := k.length(16, 2*p)
+	// valueOf returns the value that rank from sends to rank to.
+	valueOf := func(from, to int) record {
+		x := mix(k.salt, uint64(from), uint64(to))
+		r := record{Name: fmt.Sprintf("%d to %d", from, to), Count: map[string]uint64{"x": x}}
+		for i := range x % uint64(most+1) {
+			r.List = append(r.List, int64(mix(x, i, 0)))
+		}
+		return r
+	}
+	row := func(rank int) (vs []record) {
+		for r := range p {
+			vs = append(vs, valueOf(rank, r))
+		}
+		return vs
+	}
+	column := func(rank int) (vs []record) {
+		for r := range p {
+			vs = append(vs, valueOf(r, rank))
+		}
+		return vs
+	}
+	me := c.Rank()
+	own := valueOf(me, root)
+	k.delay()
+	var got, want any
+	var err error
+	form := k.rng.IntN(6)
+	switch form {
+	case 0:
+		got, err = comm.BcastValue(c, own, root, codec)
+		want = valueOf(root, root)
+	case 1:
+		got, err = comm.AllgatherValue(c, own, codec)
+		want = column(root)
+	case 2:
+		got, err = comm.AlltoallValue(c, row(me), codec)
+		want = column(me)
+	case 3:
+		got, err = comm.GatherValue(c, own, root, codec)
+		if want = []record(nil); me == root {
+			want = column(root)
+		}
+	case 4:
+		got, err = comm.ScatterValue(c, row(me), root, codec)
+		want = valueOf(root, me)
+	default:
+		got, err = comm.AllreduceValue(c, []string{own.Name}, func(a, b []string) []string { return append(a, b...) }, codec)
+		names := []string{}
+		for _, r := range column(root) {
+			names = append(names, r.Name)
+		}
+		want = names
+	}
+	if err == nil && !reflect.DeepEqual(got, want) {
+		err = fmt.Errorf("received %.200s instead of %.200s", fmt.Sprint(got), fmt.Sprint(want))
+	}
+	if err != nil {
+		return fmt.Errorf("form %d by %s, root %d, up to %d elements: %w", form, codec.Name(), root, most, err)
+	}
+	return nil
+}

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSessions runs a program that uses sessions only, and one that calls Main after them.
+func TestSessions(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "session")
+	out, err := exec.Command("go", "build", "-o", program, "./testdata/session").CombinedOutput()
+	require.NoError(t, err, string(out))
+	for _, args := range [][]string{{}, {"main"}} {
+		code, out, errs := gorun(t, append([]string{"-n", "4", "-timeout", "50s", program}, args...)...)
+		require.Zero(t, code, errs)
+		require.Equal(t, "0 [mpi://WORLD mpi://SELF weft://HOST] 1 4\n1 [mpi://WORLD mpi://SELF weft://HOST] 1 4\n", out, errs)
+	}
+}

@@ -1,0 +1,262 @@
+package mpi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
+)
+
+// Sessions (MPI 4.1 §11.3)
+//
+// A session is access to the job of this process that needs no other part of the program: not the
+// world, and no call of Init. All sessions of a process use its one job:
+//
+//	the first Open, if Init was not called ─► starts the job       ─► Group, Comm, …
+//	a further Open, or Open after Init     ─► uses the same job    ─► Group, Comm, …
+//	the last Close, if Init was not called ─► pauses the job: the process may end
+//	Open or Init after that                ─► resumes the job
+//
+// Close is local, because the processes may open and close sessions in different orders. So the
+// engine of a paused job stays open. If the process then ends, the other processes regard it as
+// failed. That has no effect on them, because they have freed the communicators that they had in
+// common with it. Only the processes of its group make a communicator of a session.
+
+// Session is the type behind comm.Session.
+type Session struct {
+	j      *job
+	ctx    context.Context
+	closed atomic.Bool
+	own    bool // Close counts it
+}
+
+// sessions holds the sessions of the job that Open has started.
+var sessions struct {
+	sync.Mutex
+	job    *job // nil: Open has started no job, or Init has returned its world
+	open   int  // number of open sessions
+	paused bool
+}
+
+// resume resumes the job of the sessions if it is paused. The caller holds the mutex.
+func resume(ctx context.Context) error {
+	if !sessions.paused {
+		return nil
+	}
+	if err := sessions.job.world.Resume(ctx); err != nil {
+		return err
+	}
+	sessions.paused = false
+	return nil
+}
+
+// Open implements comm.Open, which documents the call.
+func Open(ctx context.Context) (*Session, error) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	sessions.Lock()
+	defer sessions.Unlock()
+	j := ownJob.Load()
+	if j == nil {
+		c, err := initOwn(ctx, &Setup{})
+		if err != nil {
+			return nil, renamed(err, "Open")
+		}
+		j = c.s.job
+		sessions.job, sessions.open, sessions.paused = j, 0, false
+	}
+	if sessions.job == j {
+		if err := resume(ctx); err != nil {
+			return nil, (*Session)(nil).fail("Open", err)
+		}
+		sessions.open++
+	}
+	return &Session{j: j, ctx: ctx, own: sessions.job == j}, nil
+}
+
+// takeJob returns the world of a job that Open has started, if Init has not returned it before, and
+// nil if there is none.
+func takeJob(ctx context.Context) (*Comm, error) {
+	sessions.Lock()
+	defer sessions.Unlock()
+	j := sessions.job
+	if j == nil || j.closed.Load() { // Finalize of a communicator of a session may have ended the job
+		return nil, nil
+	}
+	if err := resume(ctx); err != nil {
+		return nil, err
+	}
+	sessions.job = nil // from now on Finalize ends the job, and Close does not pause it
+	return &Comm{s: j.first, ctx: ctx}, nil
+}
+
+// Session implements comm.Comm.Session, which documents the call.
+func (c *Comm) Session() *Session {
+	if c == nil || c.s == nil {
+		return nil
+	}
+	return &Session{j: c.s.job.home, ctx: c.Context()}
+}
+
+// Close implements comm.Session.Close, which documents the call.
+func (s *Session) Close() error {
+	if _, err := s.live("Close"); err != nil {
+		return err
+	}
+	if !s.closed.CompareAndSwap(false, true) || !s.own {
+		return nil
+	}
+	sessions.Lock()
+	defer sessions.Unlock()
+	if sessions.open--; sessions.open > 0 || sessions.job != s.j {
+		return nil
+	}
+	sessions.paused = true
+	flushed := s.j.eng.Flush(s.ctx)
+	return s.fail("Close", errors.Join(flushed, s.j.world.Pause(s.j.eng.Account())))
+}
+
+// live returns the job of the session, or the error of the call op if the session cannot be used.
+func (s *Session) live(op string) (*job, error) {
+	switch {
+	case s == nil:
+		return nil, s.fail(op, fmt.Errorf("%w: the session is nil", ErrClosed))
+	case s.j.closed.Load():
+		return nil, s.fail(op, fmt.Errorf("%w: the job was finalized", ErrClosed))
+	case s.closed.Load():
+		return nil, s.fail(op, fmt.Errorf("%w: the session was closed", ErrClosed))
+	}
+	return s.j, nil
+}
+
+func (s *Session) fail(op string, err error) error {
+	return (*Comm)(nil).fail("Session."+op, noRank, noRank, err)
+}
+
+// The names of process sets.
+const (
+	psetWorld = "mpi://WORLD" // all processes of the job
+	psetSelf  = "mpi://SELF"  // the caller
+	psetHost  = "weft://HOST" // the processes of the caller's host
+)
+
+// Psets implements comm.Session.Psets, which documents the call.
+func (s *Session) Psets() ([]string, error) {
+	if _, err := s.live("Psets"); err != nil {
+		return nil, err
+	}
+	return []string{psetWorld, psetSelf, psetHost}, nil
+}
+
+// Group implements comm.Session.Group, which documents the call.
+func (s *Session) Group(pset string) (Group, error) {
+	j, err := s.live("Group")
+	if err != nil {
+		return Group{}, err
+	}
+	w := j.world
+	switch pset {
+	case psetWorld:
+		return j.groupOf(countUp(w.Size)), nil
+	case psetSelf:
+		return j.groupOf([]int{w.Rank}), nil
+	case psetHost:
+		var ranks []int
+		for r, host := range w.HostOf {
+			if host == w.HostOf[w.Rank] {
+				ranks = append(ranks, r)
+			}
+		}
+		return j.groupOf(ranks), nil
+	}
+	return Group{}, s.fail("Group", fmt.Errorf("%w: no process set %q", ErrArg, pset))
+}
+
+// sessionBit is set in the ids of communicators that sessions make, and in no other id.
+const sessionBit = 1 << 62
+
+// sessionGroup identifies the calls of Session.Comm with the same group and tag.
+type sessionGroup [sha256.Size]byte
+
+// sessionID returns the id of the next communicator of a group with a tag. All members of the group
+// make the same calls with the group and the tag, so they get the same id without a message.
+func (j *job) sessionID(g Group, tag string) uint64 {
+	h := sha256.New()
+	_, _ = h.Write(elem.Bytes(j.ranksOf(g))) // never fails
+	_, _ = h.Write([]byte(tag))
+	key := sessionGroup(h.Sum(nil))
+	j.sessionMu.Lock()
+	n := j.sessionComms[key]
+	if j.sessionComms == nil {
+		j.sessionComms = make(map[sessionGroup]uint64)
+	}
+	j.sessionComms[key] = n + 1
+	j.sessionMu.Unlock()
+	id := sha256.Sum256(binary.LittleEndian.AppendUint64(key[:], n))
+	return sessionBit | getUint64(id[:])>>2
+}
+
+// Comm implements comm.Session.Comm, which documents the call.
+func (s *Session) Comm(g Group, tag string) (*Comm, error) { return s.makeComm("Comm", g, tag) }
+
+func (s *Session) makeComm(op string, g Group, tag string) (*Comm, error) {
+	j, err := s.live(op)
+	if err != nil {
+		return nil, err
+	}
+	g.self = j.number + 1
+	switch {
+	case g.Rank() == Undefined:
+		err = fmt.Errorf("%w: the caller is not in the group", ErrGroup)
+	case !j.groupOf(countUp(j.world.Size)).contains(g):
+		err = fmt.Errorf("%w: the job does not have all processes of the group", ErrGroup)
+	}
+	if err != nil {
+		return nil, s.fail(op, err)
+	}
+	c := &Comm{s: j.newState(j.sessionID(g, tag), g, g.Rank()), ctx: s.ctx}
+	c.SetName(fmt.Sprintf("session comm %q", tag))
+	if err := run(barrier(c, "Session."+op, calls.KindCreateGroup)); err != nil {
+		c.s.abandon()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Intercomm implements comm.Session.Intercomm, which documents the call. The leaders make a
+// communicator of the two of them.
+func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
+	const name = "Intercomm"
+	if _, err := s.live(name); err != nil {
+		return nil, err
+	}
+	if uint(leader) >= uint(local.Size()) || uint(remoteLeader) >= uint(remote.Size()) {
+		return nil, s.fail(name, fmt.Errorf("%w: leader %d of %d ranks, and %d of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size()))
+	}
+	c, err := s.makeComm(name, local, tag+" group")
+	if err != nil {
+		return nil, err
+	}
+	var pair *Comm
+	if c.Rank() == leader {
+		two := Group{ranks: []int{local.ranks[leader], remote.ranks[remoteLeader]}}
+		slices.Sort(two.ranks) // so that both leaders pass the same group
+		if pair, err = s.makeComm(name, two, tag+" leaders"); err != nil {
+			c.s.revoke(err)
+			return nil, errors.Join(err, c.Free())
+		}
+	}
+	x, err := c.Intercomm(leader, pair, 1-pair.Rank(), 0)
+	if pair != nil {
+		err = errors.Join(err, pair.Free())
+	}
+	return x, errors.Join(err, c.Free())
+}

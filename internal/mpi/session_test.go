@@ -1,0 +1,124 @@
+package mpi_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+)
+
+// TestSession makes communicators from process sets and groups, several at the same time and several
+// with the same tag one after the other.
+func TestSession(t *testing.T) {
+	overFabrics(t, []int{1, 3, 5}, func(c *comm.Comm) error {
+		s := c.Session()
+		world, err := s.Group("mpi://WORLD")
+		require.NoError(t, err)
+		require.Equal(t, comm.Ident, world.Compare(c.Group()))
+		self, err := s.Group("mpi://SELF")
+		require.NoError(t, err)
+		for range 3 {
+			a, err := s.Comm(world, "a")
+			require.NoError(t, err)
+			require.Equal(t, `session comm "a"`, a.Name())
+			require.NoError(t, barrierOf(a, c.Size()))
+			one, err := s.Comm(self, "a")
+			require.NoError(t, err)
+			require.NoError(t, first(barrierOf(one, 1), one.Free(), a.Free()))
+		}
+		// Goroutines with tags of their own, in any order.
+		var all sync.WaitGroup
+		errs := make([]error, 6)
+		for i := range errs {
+			all.Go(func() { // ends with its calls
+				x, err := s.Comm(world, fmt.Sprint("tag ", i))
+				if err == nil {
+					err = first(barrierOf(x, c.Size()), x.Free())
+				}
+				errs[i] = err
+			})
+		}
+		all.Wait()
+		require.NoError(t, first(errs...))
+		// The even ranks and the odd ones, each with the same tag.
+		var mine, theirs []int
+		for r := range c.Size() {
+			if r%2 == c.Rank()%2 {
+				mine = append(mine, r)
+			} else {
+				theirs = append(theirs, r)
+			}
+		}
+		half, err := world.Incl(mine...)
+		require.NoError(t, err)
+		h, err := s.Comm(half, "half")
+		require.NoError(t, err)
+		require.NoError(t, first(barrierOf(h, len(mine)), h.Free()))
+		if len(theirs) == 0 {
+			return nil
+		}
+		other, err := world.Incl(theirs...)
+		require.NoError(t, err)
+		x, err := s.Intercomm(half, len(mine)-1, other, len(theirs)-1, "two halves")
+		require.NoError(t, err)
+		sum := make([]int, 1)
+		require.NoError(t, comm.Allreduce(x, []int{1}, sum, comm.Sum))
+		require.Equal(t, len(theirs), sum[0])
+		return x.Free()
+	})
+}
+
+// TestSessionHosts checks the set of the processes of a host, and wrong arguments.
+func TestSessionHosts(t *testing.T) {
+	ranks(t, 5, func(c *comm.Comm) error {
+		s := c.Session()
+		host, err := s.Group("weft://HOST")
+		require.NoError(t, err)
+		require.Equal(t, []int{3, 2, 3, 2, 3}[c.Rank()], host.Size())
+		h, err := s.Comm(host, "")
+		require.NoError(t, err)
+		require.NoError(t, first(barrierOf(h, host.Size()), h.Free()))
+		_, err = s.Group("mpi://NOBODY")
+		require.ErrorIs(t, err, comm.ErrArg)
+		others, err := c.Group().Excl(c.Rank())
+		require.NoError(t, err)
+		_, err = s.Comm(others, "others")
+		require.ErrorIs(t, err, comm.ErrGroup)
+		_, err = s.Comm(comm.Group{}, "nobody")
+		require.ErrorIs(t, err, comm.ErrGroup)
+		_, err = s.Intercomm(host, 9, others, 0, "leader")
+		require.ErrorIs(t, err, comm.ErrRank)
+		var none *comm.Session
+		_, err = none.Comm(host, "")
+		require.ErrorIs(t, err, comm.ErrClosed)
+		_, err = none.Psets()
+		require.ErrorIs(t, err, comm.ErrClosed)
+		require.ErrorIs(t, none.Close(), comm.ErrClosed)
+		require.NoError(t, s.Close())
+		_, err = s.Group("mpi://WORLD")
+		require.ErrorIs(t, err, comm.ErrClosed)
+		return nil
+	}, commtest.WithNodes(0, 1, 0, 1, 0))
+}
+
+// TestSessionFailure: a process of the group dies instead of calling Comm.
+func TestSessionFailure(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		if c.Rank() == 1 {
+			commtest.Kill(c)
+			return nil
+		}
+		s := c.Session()
+		_, err := s.Comm(c.Group(), "all")
+		require.Error(t, err) // ErrProcFailed, or ErrRevoked after that of the other rank
+		live, err := c.Group().Excl(1)
+		require.NoError(t, err)
+		x, err := s.Comm(live, "live")
+		require.NoError(t, err)
+		return first(barrierOf(x, 2), x.Free())
+	}, commtest.WithNotify())
+}

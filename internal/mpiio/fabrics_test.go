@@ -1,0 +1,57 @@
+package mpiio_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/comm/pio"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/shm"
+	"github.com/weft-hpc/weft/transport/tcp"
+)
+
+// overFabrics runs f over some fabrics with each number of ranks in counts. The code of files does
+// not depend on the fabric; the fabrics differ in how messages with layouts and windows work.
+func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm, name string) error) {
+	t.Helper()
+	for _, fab := range []struct {
+		name string
+		open func() transport.Provider
+	}{
+		{"inproc", func() transport.Provider { return inproc.NewFabric() }},
+		{"without RMA", func() transport.Provider {
+			return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000))
+		}},
+		{"shm", shm.New},
+		{"tcp", func() transport.Provider { return tcp.New() }},
+	} {
+		for _, n := range counts {
+			t.Run(fmt.Sprintf("%s/%d", fab.name, n), func(t *testing.T) {
+				name := filepath.Join(t.TempDir(), "file")
+				nodes := make([]int, n)
+				for r := range nodes {
+					nodes[r] = r / 2 // two ranks of a host, so that there are several aggregators
+				}
+				commtest.Run(t, n, func(c *comm.Comm) error { return f(c, name) },
+					commtest.WithProviders(fab.open()), commtest.WithNodes(nodes...))
+			})
+		}
+	}
+}
+
+// withFile opens a file for reading and writing, calls f with it, and closes it.
+func withFile(c *comm.Comm, name string, f func(f *pio.File) error, hints ...pio.Hint) error {
+	file, err := pio.Open(c, name, os.O_RDWR|os.O_CREATE, 0o600, hints...)
+	if err != nil {
+		return err
+	}
+	if err := f(file); err != nil {
+		return err
+	}
+	return file.Close()
+}

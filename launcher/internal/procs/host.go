@@ -1,0 +1,282 @@
+package procs
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// Host is the process manager of a host for all groups of a job's ranks. It has a Manager for each
+// group that has ranks on this host:
+//
+//	            ┌─► Manager of group 0 ───┐
+//	Do ── Host ─┼─► Manager of group 1 ───┼─► Host ── Config.Emit
+//	            └─► …                     ┘
+//
+// The Manager of a group other than 0 exists from Prepare until Ended or Dismiss.
+type Host struct {
+	cfg     Config
+	closing sync.WaitGroup // goroutines that close the Managers of groups that have ended
+
+	mu         sync.Mutex       // guards the fields below
+	groups     map[int]*Manager // by number of the group
+	readerGone [2]bool          // OutputClosed has come: [0] for stdout, [1] for stderr
+	closed     bool             // Close was called
+
+	inspect int                   // N of the current Inspect; 0: none has come
+	asked   map[int]bool          // by number of the group: its Manager has not answered yet
+	answers map[int][]proto.Group // by number of the group: the answer of its Manager
+}
+
+// NewHost returns a Host that waits for messages. The caller must call Close.
+func NewHost(cfg Config) (*Host, error) {
+	cfg.shared = new(shared)
+	h := &Host{cfg: cfg, groups: make(map[int]*Manager), asked: make(map[int]bool), answers: make(map[int][]proto.Group)}
+	_, err := h.open(0)
+	return h, err
+}
+
+// open makes the Manager of a group. The caller holds mu, or no other goroutine knows h.
+func (h *Host) open(group int) (*Manager, error) {
+	cfg := h.cfg
+	cfg.Emit = func(m proto.Message) { h.emit(group, m) }
+	if group > 0 {
+		cfg.In = nil // spawned ranks read no input
+	}
+	c, err := New(cfg)
+	if err == nil {
+		h.groups[group] = c
+	}
+	return c, err
+}
+
+// Do takes a message from gorun. It does not block. After Close it has no effect.
+func (h *Host) Do(m proto.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	switch m := m.(type) {
+	case proto.Prepare:
+		h.prepare(m)
+	case proto.FilePart:
+		if c := h.groups[m.Group]; c != nil {
+			c.Do(m)
+		} else {
+			h.cfg.Stored(m)
+		}
+	case proto.Start:
+		h.to(m.Group, m)
+		for k, gone := range h.readerGone {
+			if gone && m.Group > 0 {
+				h.to(m.Group, proto.OutputClosed{Stderr: k == 1})
+			}
+		}
+	case proto.Release:
+		h.to(m.Group, m)
+	case proto.Watch:
+		h.to(m.Group, m)
+	case proto.RanksFailed:
+		h.to(m.Group, m)
+	case proto.Stdin:
+		h.to(0, m)
+	case proto.Dismiss:
+		if m.Group > 0 {
+			h.drop(m.Group)
+		}
+	case proto.Inspect:
+		clear(h.asked)
+		clear(h.answers)
+		h.inspect = m.N
+		for group := range h.groups {
+			h.asked[group] = true
+		}
+		h.toAll(m)
+	case proto.OutputClosed:
+		k := 0
+		if m.Stderr {
+			k = 1
+		}
+		h.readerGone[k] = true
+		h.toAll(m)
+	case proto.End:
+		if m.Only > 0 {
+			h.to(m.Only, m)
+		} else {
+			h.toAll(m)
+		}
+	default: // Reply, Signal, Bye
+		h.toAll(m)
+	}
+}
+
+// to passes a message to the Manager of a group, if there is one. The caller holds mu.
+func (h *Host) to(group int, m proto.Message) {
+	if c := h.groups[group]; c != nil {
+		c.Do(m)
+	}
+}
+
+func (h *Host) toAll(m proto.Message) {
+	for _, c := range h.groups {
+		c.Do(m)
+	}
+}
+
+// prepare handles Prepare. The caller holds mu.
+func (h *Host) prepare(m proto.Prepare) {
+	group := m.Card.Group
+	if group > 0 && h.groups[group] == nil {
+		if _, err := h.open(group); err != nil {
+			h.cfg.Emit(proto.Prepared{Group: group, Failed: []proto.HostError{{Index: h.cfg.Index, Cause: err.Error()}}})
+			return
+		}
+	}
+	h.to(group, m)
+}
+
+// drop forgets the Manager of a group, and closes it in the background. The caller holds mu.
+func (h *Host) drop(group int) {
+	if c := h.groups[group]; c != nil {
+		delete(h.groups, group)
+		h.closing.Go(c.Close) // ends when the Manager has freed what it uses; Host.Close waits for it
+		h.answered(group)
+	}
+}
+
+// emit takes a message from the Manager of a group. It joins the answers to Inspect, because gorun
+// expects one of each host.
+func (h *Host) emit(group int, m proto.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch m := m.(type) {
+	case proto.Inspected:
+		if m.N == h.inspect && h.asked[group] {
+			h.answers[group] = m.Groups
+			h.answered(group)
+		}
+		return
+	case proto.State:
+		if h.groups[group] == nil {
+			return // after Ended of its group a State says nothing new
+		}
+	}
+	h.cfg.Emit(m)
+	if _, ok := m.(proto.Ended); ok && group > 0 {
+		delete(h.answers, group) // after Ended, gorun and the agents no longer know these ranks
+		h.drop(group)
+	}
+}
+
+// answered records that a Manager has answered Inspect, or will not. When all have, it emits
+// Inspected. The caller holds mu.
+func (h *Host) answered(group int) {
+	if !h.asked[group] {
+		return
+	}
+	delete(h.asked, group)
+	if len(h.asked) > 0 {
+		return
+	}
+	m := proto.Inspected{N: h.inspect, Index: h.cfg.Index}
+	for _, g := range slices.Sorted(maps.Keys(h.answers)) {
+		m.Groups = append(m.Groups, h.answers[g]...)
+	}
+	clear(h.answers)
+	h.cfg.Emit(m)
+}
+
+// Close kills the ranks of all groups, frees what the Managers use, and waits until this is done.
+func (h *Host) Close() {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return
+	}
+	h.closed = true
+	groups := h.groups
+	h.groups = make(map[int]*Manager)
+	h.mu.Unlock()
+	for _, c := range groups {
+		h.closing.Go(c.Close)
+	}
+	h.closing.Wait()
+}
+
+// shared is what the Managers of a process share, because it concerns the process as a whole.
+type shared struct {
+	mu       sync.Mutex // guards the fields below
+	running  int        // number of Managers whose ranks run
+	reserved int        // number of descriptors that the ranks of all Managers need
+	// others are the descendants of this process that do not belong to ranks. They are recorded
+	// when the first ranks start. nil: no ranks have started.
+	others *others
+	kills  *oomCount // nil: no ranks have started
+	forgot time.Time // when forgetKills has done its work last
+}
+
+// join records that a Manager is about to start ranks.
+func (s *shared) join() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running++
+	if s.kills == nil {
+		s.others, s.kills = newOthers(), newOOMCount("/proc", "/sys/fs/cgroup")
+	}
+}
+
+// leave records that the ranks of a Manager have ended. last means that no ranks of other Managers
+// run.
+func (s *shared) leave() (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	return s.running <= 0
+}
+
+// notRanks returns others.
+func (s *shared) notRanks() *others {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.others
+}
+
+// memoryReason does what oomCount.reason does.
+func (s *shared) memoryReason() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kills == nil {
+		return ""
+	}
+	return s.kills.reason()
+}
+
+// forgetKills does what oomCount.forget does, at most once in a while: each Manager calls it.
+func (s *shared) forgetKills(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kills == nil || now.Sub(s.forgot) < reapEvery*3/4 {
+		return
+	}
+	s.forgot = now
+	s.kills.forget()
+}
+
+// reserve adds n to the number of descriptors that ranks need, and returns the sum.
+func (s *shared) reserve(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserved += n
+	return s.reserved
+}
+
+// free takes back what reserve has done.
+func (s *shared) free(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserved -= n
+}

@@ -1,0 +1,187 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
+)
+
+// Kept registrations
+//
+// An adapter takes microseconds to register memory, and a program sends from the same buffers again
+// and again. So the second registration of a buffer with transport.MayKeep stays when its region is
+// closed, and further regions of the buffer, or of a part of it, use it:
+//
+//	RegisterMemory ── part of a kept registration? ── yes ──► a region with its key     no call
+//	                            │ no
+//	                   registered before? ── yes ──► fi_mr_reg; kept, and the buffer pinned
+//	                            └── no ────────────► fi_mr_reg; ended by Close
+//
+// A registration stands for the pages that its addresses had. Go's heap never moves an object, and
+// does not give back its pages while it is pinned, so a kept registration is valid as long as it
+// exists. Other memory, such as that of mmap(2), can get other pages without notice, so its
+// registrations are not kept. (Memory of Engine.Alloc needs none: it is registered once.)
+//
+// What is kept is bounded by [keptBuffers] and by the parameter transport.libfabric.keep_registered.
+// The buffer that was not used for the longest time is given up first.
+
+// keptBuffers is the largest number of registrations that a domain keeps.
+const keptBuffers = 128
+
+// kept is a registration that stays when its regions are closed.
+type kept struct {
+	region *region // of the whole buffer
+	users  int     // number of open regions that use it
+	used   uint64  // keeper.clock at the last use
+}
+
+func (k *kept) start() uintptr { return fi.AddressOf(k.region.buf) }
+
+// keeper has the kept registrations of a domain.
+type keeper struct {
+	limit int     // how many bytes may be kept
+	bytes int     // how many are
+	list  []*kept // by address of the first byte; of those with the same one, by length
+	clock uint64  // number of calls of find
+	// seen are buffers that were registered once, each in the set that its address and length
+	// determine. A new buffer replaces the one of its set that was added first. With sets of several,
+	// buffers that a program uses in turns do not replace each other.
+	seen [1 << seenBits]struct {
+		buffers [4]struct {
+			at uintptr
+			n  int
+		}
+		next int // index in buffers of the next to be replaced
+	}
+}
+
+// seenBits is the number of bits of an index of keeper.seen.
+const seenBits = 6
+
+// find returns the kept registration that contains buf; nil: there is none. The registration with
+// the greatest address at or below that of buf decides, so find always finds that of buf itself.
+func (p *keeper) find(buf []byte) *kept {
+	p.clock++
+	at := fi.AddressOf(buf)
+	i := sort.Search(len(p.list), func(i int) bool { return p.list[i].start() > at })
+	if i == 0 {
+		return nil
+	}
+	k := p.list[i-1]
+	if off := at - k.start(); off > uintptr(len(k.region.buf)) || uintptr(len(buf)) > uintptr(len(k.region.buf))-off {
+		return nil
+	}
+	k.used = p.clock
+	return k
+}
+
+// again reports whether buf was registered before, and notes that it is now.
+func (p *keeper) again(buf []byte) bool {
+	at, n := fi.AddressOf(buf), len(buf)
+	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio, which spreads multiples
+	s := &p.seen[(uint64(at)+uint64(n))*golden>>(64-seenBits)]
+	for _, b := range s.buffers {
+		if b.at == at && b.n == n {
+			return true
+		}
+	}
+	s.buffers[s.next].at, s.buffers[s.next].n = at, n
+	s.next = (s.next + 1) % len(s.buffers)
+	return false
+}
+
+// add keeps the registration of a region.
+func (p *keeper) add(r *region) *kept {
+	k := &kept{region: r, used: p.clock}
+	at := k.start()
+	i := sort.Search(len(p.list), func(i int) bool {
+		s := p.list[i].start()
+		return s > at || s == at && len(p.list[i].region.buf) > len(r.buf)
+	})
+	p.list = slices.Insert(p.list, i, k)
+	p.bytes += len(r.buf)
+	return k
+}
+
+// makeRoom ends registrations that no region uses, until n more bytes may be kept. It reports
+// whether they may.
+func (p *keeper) makeRoom(n int) bool {
+	for len(p.list) >= keptBuffers || p.bytes+n > p.limit {
+		if n > p.limit || !p.dropOldest() {
+			return false
+		}
+	}
+	return true
+}
+
+// dropOldest ends the registration that was not used for the longest time, of those that no region
+// uses. It returns false if there is none, or if it cannot be ended.
+func (p *keeper) dropOldest() bool {
+	oldest := -1
+	for i, k := range p.list {
+		if k.users == 0 && (oldest < 0 || k.used < p.list[oldest].used) {
+			oldest = i
+		}
+	}
+	if oldest < 0 {
+		return false
+	}
+	k := p.list[oldest]
+	n := len(k.region.buf)
+	if k.region.Close() != nil {
+		return false
+	}
+	p.list = slices.Delete(p.list, oldest, oldest+1)
+	p.bytes -= n
+	return true
+}
+
+// keptAccess are the rights of a kept registration.
+const keptAccess = transport.RemoteRead | transport.Local
+
+// part returns a region of buf, which is in the kept registration.
+func (d *domain) part(k *kept, buf []byte, access transport.Access) *region {
+	r := d.mrs.take(d)
+	k.users++
+	r.kept, r.fi, r.key, r.base = k, k.region.fi, k.region.key, k.region.base+uint64(fi.AddressOf(buf)-k.start())
+	r.buf, r.access, r.open = buf, access, true
+	return r
+}
+
+// keptRegion returns a region of buf if it is in a kept registration, or if RegisterMemory is to keep
+// its registration. Otherwise, and if the provider has no room for the registration, it returns
+// nil.
+func (d *domain) keptRegion(buf []byte, access transport.Access) *region {
+	p := &d.mrs.kept
+	if p.limit == 0 || len(buf) == 0 || access&^keptAccess != 0 || !inHeap(buf) {
+		return nil
+	}
+	k := p.find(buf)
+	if k == nil {
+		if !p.again(buf) || !p.makeRoom(len(buf)) {
+			return nil
+		}
+		whole := d.mrs.take(d)
+		if d.mrs.enter(whole, buf, keptAccess) != nil {
+			return nil
+		}
+		k = p.add(whole)
+	}
+	return d.part(k, buf, access)
+}
+
+// heapSample is an object on Go's heap.
+var heapSample = new([1 << 10]byte)
+
+// inHeap reports whether buf is on Go's heap. It may return false for a buffer that is, but not true
+// for one that is not: on 64-bit systems Go reserves its heap from an address of its choice on, far
+// from those that the kernel chooses for mmap(2) and for the heap of C.
+func inHeap(buf []byte) bool {
+	const bits = 38 // 256 GiB
+	return strconv.IntSize == 64 && fi.AddressOf(buf)>>bits == fi.AddressOf(heapSample[:])>>bits
+}

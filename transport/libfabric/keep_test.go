@@ -1,0 +1,166 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/transport"
+)
+
+// keeping returns a domain that keeps registrations of up to limit bytes.
+func keeping(t *testing.T, provider string, limit int) *domain {
+	t.Helper()
+	set := &params.Set{}
+	require.NoError(t, set.Set("transport.libfabric.provider", provider, params.FromFlag))
+	require.NoError(t, set.Set("transport.libfabric.keep_registered", fmt.Sprint(limit), params.FromFlag))
+	d, err := New().Open(transport.Config{Size: 1, Params: set, OneHost: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d.(*domain)
+}
+
+func (d *domain) mustRegister(t *testing.T, buf []byte, access transport.Access) *region {
+	t.Helper()
+	mr, err := d.RegisterMemory(buf, access)
+	require.NoError(t, err)
+	return mr.(*region)
+}
+
+const keepRead = transport.RemoteRead | transport.MayKeep
+
+// TestKeptTwice: a buffer that is registered again and again must be registered at most twice with
+// the provider, in parts and in any order.
+func TestKeptTwice(t *testing.T) {
+	for _, provider := range []string{"tcp;ofi_rxm", "shm"} {
+		d := keeping(t, provider, 1<<20)
+		buffers := make([][]byte, 20)
+		for i := range buffers {
+			buffers[i] = make([]byte, 1000+i)
+		}
+		for range 10_000 {
+			buf := buffers[rand.N(len(buffers))]
+			r := d.mustRegister(t, buf, keepRead)
+			if r.kept != nil && d.mrMode == 0 { // a part of it
+				p := d.mustRegister(t, buf[500:600], keepRead)
+				require.Equal(t, r.key, p.key)
+				require.Equal(t, r.base+500, p.base)
+				require.NoError(t, p.Close())
+			}
+			require.NoError(t, r.Close())
+		}
+		require.LessOrEqual(t, d.mrs.count, uint64(2*len(buffers)), provider)
+	}
+}
+
+// TestKeptBounds: what is kept must stay within its limits, the buffers in use must stay registered,
+// and of the others the one that was used last.
+func TestKeptBounds(t *testing.T) {
+	d := keeping(t, "tcp;ofi_rxm", 100<<10)
+	twice := func(buf []byte) *region {
+		require.NoError(t, d.mustRegister(t, buf, keepRead).Close())
+		return d.mustRegister(t, buf, keepRead)
+	}
+	used := twice(make([]byte, 10<<10))
+	require.NotNil(t, used.kept)
+	var last *region
+	for range 50 {
+		last = twice(make([]byte, 8<<10))
+		require.NotNil(t, last.kept)
+		require.NoError(t, last.Close())
+		require.LessOrEqual(t, d.mrs.kept.bytes, 100<<10)
+	}
+	require.Len(t, d.mrs.kept.list, 12)
+	require.Len(t, d.mrs.byKey, 12)
+	_, err := d.mrs.find(used.key, used.base, 10<<10, transport.RemoteRead)
+	require.NoError(t, err)
+	require.NoError(t, used.Close())
+
+	large := twice(make([]byte, 101<<10)) // larger than the limit
+	require.Nil(t, large.kept)
+	require.NoError(t, large.Close())
+	require.Len(t, d.mrs.kept.list, 12)
+
+	many := keeping(t, "tcp;ofi_rxm", 1<<30)
+	for i := range 3 * keptBuffers {
+		buf := make([]byte, 64+i)
+		for range 2 {
+			require.NoError(t, many.mustRegister(t, buf, keepRead).Close())
+		}
+		require.LessOrEqual(t, len(many.mrs.kept.list), keptBuffers)
+	}
+}
+
+// TestKeptNever: a registration must end with its region if the memory is not on Go's heap, if
+// peers may write to it, if the caller has not permitted to keep it, or if the limit is 0.
+func TestKeptNever(t *testing.T) {
+	mapped, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(mapped)) }()
+	heap := make([]byte, 1<<16)
+	d := keeping(t, "tcp;ofi_rxm", 1<<20)
+	for name, c := range map[string]struct {
+		d      *domain
+		buf    []byte
+		access transport.Access
+	}{
+		"mapped":    {d, mapped, keepRead},
+		"written":   {d, heap, transport.RemoteWrite | transport.MayKeep},
+		"once":      {d, heap, transport.RemoteRead},
+		"empty":     {d, heap[:0], keepRead},
+		"limited":   {keeping(t, "tcp;ofi_rxm", 0), heap, keepRead},
+		"too large": {keeping(t, "tcp;ofi_rxm", 1000), heap, keepRead},
+	} {
+		for range 3 {
+			r := c.d.mustRegister(t, c.buf, c.access)
+			require.Nil(t, r.kept, name)
+			require.NoError(t, r.Close())
+			require.Empty(t, c.d.mrs.byKey, name)
+		}
+	}
+}
+
+// TestKeptFind compares find with a search of all kept registrations.
+func TestKeptFind(t *testing.T) {
+	d := keeping(t, "tcp;ofi_rxm", 1<<30)
+	mem := make([]byte, 4096)
+	part := func() []byte {
+		at := rand.N(len(mem))
+		return mem[at : at+1+rand.N(len(mem)-at)]
+	}
+	for range 100 {
+		buf := part()
+		for range 2 {
+			require.NoError(t, d.mustRegister(t, buf, keepRead).Close())
+		}
+		k := d.mrs.kept.find(buf)
+		require.NotNil(t, k, "a buffer that was registered twice")
+		buf = part()
+		if k := d.mrs.kept.find(buf); k != nil {
+			at, from := &buf[0], k.region.buf
+			inside := false
+			for i := range from[:len(from)-len(buf)+1] {
+				inside = inside || &from[i] == at
+			}
+			require.True(t, inside)
+		}
+	}
+}
+
+// TestKeptAllocs: a region of a kept registration takes no allocation.
+func TestKeptAllocs(t *testing.T) {
+	d := keeping(t, "tcp;ofi_rxm", 1<<20)
+	buf := make([]byte, 1<<16)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		mr, err := d.RegisterMemory(buf, keepRead)
+		if err != nil || mr.Close() != nil {
+			panic("not registered")
+		}
+	}))
+}
