@@ -134,7 +134,7 @@ cross:
 # Tests, on Linux, the code that is used on other systems in place of Linux's own system calls
 # (build tag portable). Also runs jobs with that code: without shared memory, epoll, pidfds,
 # memory files and subreapers.
-portable:
+portable: test-deps
 	$(GO) test -tags portable -short -timeout 4m ./internal/sys ./internal/bootstrap ./transport/tcp ./transport/inproc ./launcher/internal/procs
 	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(GO) build -tags portable -o "$$dir" ./cmd/gorun ./examples/ring ./examples/heat2d && \
