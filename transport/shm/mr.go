@@ -99,10 +99,13 @@ type regions struct {
 	free    *region
 	keys    *rand.ChaCha8 // random bits of keys
 	entries []entry       // this rank's table in the segment; nil before join and after Close
-	// readOnly is the number of open regions whose access is RemoteRead. Most of them are data of
-	// messages that peers will fetch.
-	readOnly int
+	// messages is the number of open regions whose access is messageAccess.
+	messages int
 }
+
+// messageAccess is the access with which the engine registers the data of a message that a peer will
+// fetch.
+const messageAccess = transport.RemoteRead | transport.MayKeep
 
 func (t *regions) init(entries []entry) {
 	t.entries = entries
@@ -145,8 +148,8 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	r.gen = (r.gen + 1) % (1 << generationBits)
 	r.key = keyValid | t.keys.Uint64()>>(64-randomBits)<<(slotBits+generationBits) | r.gen<<slotBits | r.slot
 	r.buf, r.access, r.open = buf, access, true
-	if r.access == transport.RemoteRead {
-		t.readOnly++
+	if r.access == messageAccess {
+		t.messages++
 	}
 	t.publish(r)
 	return r, nil
@@ -186,8 +189,8 @@ func (r *region) Close() error {
 func (d *domain) withdraw(r *region) {
 	r.open = false
 	t := &d.transfers.regions
-	if r.access == transport.RemoteRead {
-		t.readOnly--
+	if r.access == messageAccess {
+		t.messages--
 	}
 	if t.entries == nil { // this rank has not joined
 		return

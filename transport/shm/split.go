@@ -204,11 +204,10 @@ func (h *help) parse(b []byte) error {
 // peerBusy reports whether the other rank of a transfer is likely to help too late. This is so if
 // that rank sleeps, because to wake it takes longer than its help saves; if the transfer is one of
 // a stream (streamMax); or in an exchange, in which each rank fetches messages of others. This rank
-// assumes an exchange if it has open regions that peers may only read, because these are usually
-// messages that a peer will fetch.
+// assumes an exchange if it has messages that peers will fetch.
 func (d *domain) peerBusy(t *transfer) bool {
 	streams := d.transfers.lastBegun == d.reads && len(t.op.Data) <= streamMax
-	return streams || d.transfers.regions.readOnly > 0 || t.p.sleep.Load() == asleep
+	return streams || d.transfers.regions.messages > 0 || t.p.sleep.Load() == asleep
 }
 
 // requestHelp opens a claim line for a transfer and sends the peer a request for help. If the

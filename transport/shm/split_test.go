@@ -239,12 +239,11 @@ func TestManySplit(t *testing.T) {
 	require.EqualValues(t, claimLines, a.transfers.lines.n)
 }
 
-// TestNoHelpInAnExchange checks that a rank which has open regions that peers may only read does
-// not request that the peer copies a part of a block. The engine registers the data of large
-// messages so. Such a rank probably exchanges messages with the peer, and the peer is busy with its
-// own transfers.
+// TestNoHelpInAnExchange checks that a rank which has registered data of messages does not request
+// that the peer copies a part of a block. Such a rank probably exchanges messages with the peer, and
+// the peer is busy with its own transfers.
 func TestNoHelpInAnExchange(t *testing.T) {
-	for _, access := range []transport.Access{transport.RemoteRead, transport.RemoteRead | transport.RemoteWrite} {
+	for _, access := range []transport.Access{messageAccess, transport.RemoteRead, transport.RemoteRead | transport.RemoteWrite} {
 		for _, write := range []bool{false, true} {
 			all := sides(t, 2, "auto")
 			a, b := all[0], all[1]
@@ -267,7 +266,7 @@ func TestNoHelpInAnExchange(t *testing.T) {
 				require.NoError(t, err)
 			}
 			for _, mr := range open {
-				require.Equal(t, access != transport.RemoteRead, asks(), "access %v, write %v", access, write)
+				require.Equal(t, access != messageAccess, asks(), "access %v, write %v", access, write)
 				require.NoError(t, mr.Close())
 			}
 			require.True(t, asks(), "after the regions are closed")
