@@ -46,8 +46,7 @@ const (
 	AnyTag    = wild
 )
 
-// Mode says when a send is complete. Two more modes, which only the engine uses, mark certain
-// requests.
+// Mode says when a send is complete. Further modes, which only the engine uses, mark certain requests.
 type Mode uint8
 
 // The modes. The program uses the first two; only the engine uses the others.
@@ -56,8 +55,9 @@ const (
 	// A send that is complete when, in addition, a receive has matched the message (MPI_Ssend).
 	Synchronous
 
-	modeLeave  // the send of a MsgLeave, by which this rank informs a peer that this rank is in Finalize
-	modeProbed // a receive that Message.Irecv has started
+	modeLeave       // the send of a MsgLeave, by which this rank informs a peer that this rank is in Finalize
+	modeProbed      // a receive that Message.Irecv has started
+	modePartitioned // a send that IsendPartitioned has started: a rendezvous also if the data is short
 )
 
 // The sentinel errors of the engine. A call that fails for one of these reasons returns an error

@@ -192,10 +192,10 @@ func FuzzPeer(f *testing.F) {
 		return append([]byte{byte(len(b)), how}, b...)
 	}
 	var all [][]byte
-	for k := wire.MsgEager; k <= wire.MsgWindow+1; k++ {
+	for k := wire.MsgEager; k <= wire.MsgReady+1; k++ {
 		for _, m := range []wire.Message{{Kind: k}, {Kind: k, Key: 2, Length: 100}, {Kind: k, Sig: 7, Credit: 1}} {
 			all = append(all, part(1, m))
-			for r := range byte(4) {
+			for r := range byte(6) {
 				f.Add(part(3|r<<4, m))
 				f.Add(append(part(3|r<<4, m), part(7|r<<4, wire.Message{Kind: wire.MsgData}, 1, 2, 3)...))
 			}
@@ -217,7 +217,10 @@ func FuzzPeer(f *testing.F) {
 			c.Isend(make([]byte, 1<<20), Env{Peer: 1, Tag: 0}),
 			c.Isend(make([]byte, 8), Env{Peer: 1, Tag: 0, Mode: Synchronous}),
 			c.Irecv(bufs[1][16:80:80], Env{Peer: AnySource, Tag: AnyTag}),
+			c.IsendPartitioned(make([]byte, 64), Env{Peer: 1, Tag: 2}, NewPartitions(4, 16)),
+			c.IrecvPartitioned(make([]byte, 64), Env{Peer: 1, Tag: 2}, NewPartitions(4, 16)),
 		}
+		rs[4].Ready(1)
 		for len(in) >= 2 {
 			how, n := in[1], min(int(in[0]), len(in)-2)
 			b := bytes.Clone(in[2 : 2+n])
@@ -227,7 +230,7 @@ func FuzzPeer(f *testing.F) {
 				binary.LittleEndian.PutUint32(b[20:], s.seq)
 			}
 			if how&2 != 0 && len(b) >= wire.MessageLong {
-				binary.LittleEndian.PutUint64(b[32:], rs[how>>4&3].r.handle())
+				binary.LittleEndian.PutUint64(b[32:], rs[int(how>>4)%len(rs)].r.handle())
 			}
 			if how&4 != 0 && len(b) >= wire.MessageShort {
 				binary.LittleEndian.PutUint64(b[24:], uint64(max(0, len(b)-wire.MessageKind(b[0]).HeaderLen())))

@@ -73,6 +73,11 @@ func (c *Context) Leave(ctx context.Context) error {
 	for _, u := range late {
 		e.refuseInFinalize(u)
 	}
+	for _, r := range e.slots {
+		if r != nil && r.kind == kindSend {
+			e.withdrawPartitions(r)
+		}
+	}
 	for i := range e.peers {
 		if p := &e.peers[i]; p.sendSeq != 0 || p.recvSeq != 0 {
 			e.sendLeave(int32(i))

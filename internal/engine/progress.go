@@ -272,6 +272,10 @@ func (e *Engine) receive(source int32, b []byte) error {
 		return e.deliverWindow(source, &m, data)
 	case wire.MsgLeave:
 		e.receiveLeave(source)
+	case wire.MsgPull:
+		return e.receivePull(source, &m)
+	case wire.MsgReady:
+		return e.receiveReady(source, &m)
 	case wire.MsgCredit:
 		if e.leaving != nil {
 			e.sendLeave(source)
@@ -354,12 +358,10 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		if m.Length > r.size() {
 			return errHandle
 		}
-		r.phase = phaseStreaming
-		r.remote, r.total, r.offset = m.Key, m.Length, 0
-		// If the endpoint still has the RTS, opDone sends the first segment when the RTS has left.
-		if !r.inflight {
-			e.sent(r)
+		if r.parts != nil {
+			return e.receiveAsk(r, m)
 		}
+		e.stream(r, m.Key, m.Length)
 		return nil
 	}
 	r.replied = true
@@ -367,6 +369,17 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		e.complete(r, r.err)
 	}
 	return nil
+}
+
+// stream starts to send the first n bytes of the data of r in segments, to the receiver's request
+// remote.
+func (e *Engine) stream(r *request, remote uint64, n int) {
+	r.phase = phaseStreaming
+	r.remote, r.total, r.offset = remote, n, 0
+	// If the endpoint still has the RTS, opDone sends the first segment when the RTS has left.
+	if !r.inflight {
+		e.sent(r)
+	}
 }
 
 // receiveSegment handles a MsgData: a segment of the data of a rendezvous without RMA.

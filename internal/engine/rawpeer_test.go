@@ -112,6 +112,7 @@ type hooks struct {
 	shutdown func()          // runs at the beginning of Shutdown, without a lock
 	posted   func()          // runs at the beginning of each Send and Read of the endpoint
 	closes   atomic.Int32    // number of Close calls of the domain
+	reads    []int           // lengths of the Reads of the endpoint that it has accepted
 	// Completions of which Read of the queue returns the first n, if the function read returns n.
 	entries []transport.Completion
 }
@@ -162,7 +163,11 @@ func (e hookedEndpoint) Read(op *transport.Op) error {
 	if err := e.post(); err != nil {
 		return err
 	}
-	return e.Endpoint.(transport.RMAEndpoint).Read(op)
+	err := e.Endpoint.(transport.RMAEndpoint).Read(op)
+	if err == nil {
+		e.h.reads = append(e.h.reads, len(op.Data))
+	}
+	return err
 }
 
 func (e hookedEndpoint) Write(op *transport.Op) error {

@@ -20,7 +20,7 @@ import (
 func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error) {
 	e := c.e
 	e.mu.Lock()
-	st, err := e.blockOn(ctx, c.startRecv(buf, &env, false))
+	st, err := e.blockOn(ctx, c.startRecv(buf, &env, false, nil))
 	e.mu.Unlock()
 	return st, err
 }
@@ -32,19 +32,22 @@ func (c *Context) Recv(ctx context.Context, buf []byte, env Env) (Status, error)
 func (c *Context) Irecv(buf []byte, env Env) Request {
 	e := c.e
 	e.mu.Lock()
-	q := e.public(c.startRecv(buf, &env, !env.Attended), env.Attended)
+	q := e.public(c.startRecv(buf, &env, !env.Attended, nil), env.Attended)
 	e.mu.Unlock()
 	return q
 }
 
 // startRecv starts a receive and returns its request, which may be complete. stays is the value of
-// request.stays.
-func (c *Context) startRecv(buf []byte, env *Env, stays bool) *request {
+// request.stays. parts is nil, except for a partitioned message.
+func (c *Context) startRecv(buf []byte, env *Env, stays bool, parts *Partitions) *request {
 	e := c.e
 	r := e.take(kindRecv)
 	r.ctx, r.buf, r.sig, r.stays = c, buf, env.Sig, stays
 	if env.Layout != nil {
 		r.setData(buf, env.Layout)
+	}
+	if parts != nil {
+		r.parts, r.loaded = parts, true
 	}
 	key := c.key(env)
 	r.peer, r.tag = key.source, key.tag
@@ -234,7 +237,8 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key
 	r.header, r.node.seq = *m, arrival // returnMessage needs them if the call is cut short
-	canRead := p.err == nil && r.total > 0 && r.layout == nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key)
+	canRead := p.err == nil && r.total > 0 && r.layout == nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key) &&
+		(r.parts == nil || r.parts.size() == m.Length && m.Length == len(r.buf))
 	if canRead && p.rail.attr.MRMode&transport.MRLocal != 0 {
 		var err error
 		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local|transport.MayKeep)
@@ -251,6 +255,8 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 		e.complete(r, p.err)
 	case r.total == 0:
 		e.fetched(r, nil)
+	case canRead && r.parts != nil:
+		e.pull(r, m)
 	case canRead:
 		r.phase = phaseReading
 		e.submit(r)
@@ -294,11 +300,14 @@ func (e *Engine) readDone(r *request, err error) {
 		return
 	}
 	r.offset += len(r.op.Data)
-	if r.offset == r.total {
+	switch {
+	case r.offset < r.total:
+		e.submit(r)
+	case r.parts != nil:
+		e.partitionsRead(r)
+	default:
 		e.fetched(r, nil)
-		return
 	}
-	e.submit(r)
 }
 
 // readError returns the error of the receive r, one of whose RMA reads has failed with err. If the

@@ -96,7 +96,7 @@ type request struct {
 	// waits for it return ErrPending. Otherwise the receive fails. See pendingErr.
 	stays  bool
 	moving bool // its data is being transferred; Engine.moving counts it
-	// Engine.release must clear op, transfer, cut, view, layout, packed, offset and total. It is
+	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset and total. It is
 	// false for most receives, which do not set these fields.
 	loaded bool
 
@@ -137,7 +137,8 @@ type request struct {
 	// Set when the context.Context of the request's blocking call has ended while the request still
 	// transfers data: the error of that call. In phaseMatched: the error of the earlier receive's
 	// call. See cut.go.
-	cut *Unfinished
+	cut   *Unfinished
+	parts *Partitions // of a partitioned message; see partitioned.go
 }
 
 // handle returns the number that identifies the request in messages to peers.
@@ -246,7 +247,7 @@ func (e *Engine) release(r *request) {
 		r.loaded = false
 		e.dropPacked(r)
 		r.view, r.layout = nil, nil
-		r.op.Data, r.op.Region, r.transfer, r.cut = nil, nil, nil, nil
+		r.op.Data, r.op.Region, r.transfer, r.cut, r.parts = nil, nil, nil, nil, nil
 		r.offset, r.total = 0, 0
 	}
 	if e.unused == slotsKept {

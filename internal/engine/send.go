@@ -283,7 +283,7 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 	*m = wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: size}
 	if r.mode == modeLeave {
 		cost, m.Kind = 0, wire.MsgLeave
-	} else if size <= p.eager && p.credit >= cost {
+	} else if size <= p.eager && p.credit >= cost && r.mode != modePartitioned {
 		r.op.Data = e.part(r, 0, size)
 		if r.mode == Synchronous {
 			m.Kind, m.Handle = wire.MsgEagerSync, r.handle()
@@ -307,7 +307,7 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 	if done, err = e.message(r); err == nil {
 		p.credit -= cost
 		r.phase = phaseSent
-		if m.Kind == wire.MsgRTS {
+		if m.Kind == wire.MsgRTS && r.parts == nil {
 			e.startMoving(r)
 		}
 	}

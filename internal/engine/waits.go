@@ -83,7 +83,8 @@ func (r *request) moves() bool {
 	case r.kind == kindSend:
 		return r.inflight || r.phase == phaseQueued || r.phase == phaseStreaming
 	case r.kind == kindRecv:
-		return r.phase != phasePosted
+		waits := r.phase == phasePosted || r.phase == phaseReceiving && r.parts != nil && r.parts.pulls
+		return !waits // for the peer's program
 	}
 	return r.kind == kindControl || r.kind == kindTransfer
 }

@@ -18,12 +18,13 @@ import (
 // Partitioned communication (MPI 4.1 §4)
 //
 // The buffer of a send has partitions, which the program makes ready one by one, also on several
-// goroutines. Each partition is a separate message, which leaves when the partition is ready. The
-// receiver may divide its buffer into another number of partitions.
+// goroutines. The receiver may divide its buffer into another number of partitions.
 //
 // PsendInit sends the receiver an offer: the number and the length of the sender's partitions, and
-// the tag of the first one. PrecvInit posts the receive for the offer. Offers match in the order of
-// these calls, as messages do. The messages of the partitions have the same tags in all rounds.
+// the tag of the first message. PrecvInit posts the receive for the offer. Offers match in the order
+// of these calls, as messages do. Each round has the same messages, with the same tags. If the
+// transport can read a long buffer of the sender by RMA, the round is one partitioned message of the
+// engine (internal/engine/partitioned.go). Otherwise each partition is a message:
 //
 //	sender                                     receiver
 //	PsendInit ── offer, tag of the program ──► PrecvInit
@@ -31,6 +32,8 @@ import (
 //	Ready(i) ─── partition i, tag base+i ────►        the first time), posts a receive per partition
 //	Wait                                              of the sender
 //	                                           Arrived(i): the receives that overlap its partition i
+//
+// The sender decides between the two, and the offer says which it is.
 //
 // Offers and partitions travel in separate contexts, so that no other receive matches them. The
 // contexts belong to a second state of the communicator, which exists only for this purpose
@@ -41,9 +44,9 @@ import (
 // they differ from the ids of these states.
 const partitionsBit = 1 << 62
 
-// offerBytes is the length of an offer: the number of partitions, their length in bytes, and the
-// tag of the first one.
-const offerBytes = 24
+// offerBytes is the length of an offer: the number of partitions, their length in bytes, the tag of
+// the first message, and 1 if a round is one message.
+const offerBytes = 32
 
 // maxEmpty is the maximum number of partitions in an offer whose partitions have no data. The
 // receiver allocates a request for each partition, and the length of its buffer does not limit
@@ -85,8 +88,10 @@ type partitioned struct {
 	parts     int // number of partitions of this rank
 	bytes     int // length of one partition
 	active    atomic.Bool
-	reqs      []engine.Request // by partition of the sender
-	ended     []bool           // by partition of the sender: wait has returned its result; only wait uses it
+	// The state of the one message of a round; nil: each partition of the sender is a message.
+	whole *engine.Partitions
+	reqs  []engine.Request // by message of a round
+	ended []bool           // by message: wait has returned its result; only wait uses it
 	// Of a send: the checker's records that the partitions are in use; nil without a checker.
 	uses []*bufcheck.Operation
 }
@@ -140,9 +145,9 @@ func (p *partitioned) index(op string, i int) error {
 	return nil
 }
 
-// wait waits for the requests of all partitions and frees them. If the context ends first, wait
-// returns the error of the context, and the operation stays active. For a receive, want is the
-// length in bytes of each message. For a send, want is -1.
+// wait waits for the requests of a round and frees them. If the context ends first, wait returns the
+// error of the context, and the operation stays active. For a receive, want is the length in bytes of
+// each message. For a send, want is -1.
 func (p *partitioned) wait(want int) error {
 	var first error
 	left := false
@@ -158,10 +163,16 @@ func (p *partitioned) wait(want int) error {
 	},
 		func(i int, st engine.Status, done bool, err error) {
 			if err == nil && want >= 0 && st.Bytes != want {
-				err = fmt.Errorf("%w: partition %d has %d bytes, not %d", ErrCount, i, st.Bytes, want)
+				err = fmt.Errorf("%w: message %d of the partitions has %d bytes, not %d", ErrCount, i, st.Bytes, want)
 			}
-			if done && p.uses != nil {
+			switch {
+			case !done || p.uses == nil:
+			case p.whole == nil:
 				err = p.uses[i].End(err)
+			default:
+				for _, use := range p.uses {
+					err = use.End(err)
+				}
 			}
 			if first == nil {
 				first = err
@@ -170,7 +181,7 @@ func (p *partitioned) wait(want int) error {
 			left = left || !done
 		})
 	for i, use := range p.uses {
-		if p.reqs[i] == (engine.Request{}) { // the send had ended when Ready returned, so WaitEach skips it
+		if p.whole == nil && p.reqs[i] == (engine.Request{}) { // the send had ended when Ready returned, so WaitEach skips it
 			if err := use.End(nil); first == nil {
 				first = err
 			}
@@ -200,9 +211,9 @@ func (p *partitioned) free() error {
 // PartSend is the type behind comm.PartSend.
 type PartSend struct {
 	partitioned
-	base  int           // tag of the message of partition 0
+	base  int           // tag of the first message
 	ready []atomic.Bool // by partition: the program has called Ready since Start
-	left  atomic.Int32  // number of partitions that are not ready, or whose message has not started
+	left  atomic.Int32  // number of partitions that are not ready, or that the engine does not know to be ready
 	all   chan struct{} // has capacity 1; Ready sends a value when left is 0
 	given bool          // Wait has received that value
 }
@@ -213,19 +224,25 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 	if err := p.init(c, "PsendInit", b, parts, dest, tag); err != nil {
 		return nil, err
 	}
-	p.ready, p.reqs = make([]atomic.Bool, parts), make([]engine.Request, parts)
-	end := p.s.nextPart.Add(int64(parts))
+	p.ready = make([]atomic.Bool, parts)
+	messages, whole := parts, 0
+	if dest != ProcNull && parts > 1 && p.s.coll.Pulls(dest, len(p.mem)) {
+		messages, whole = 1, 1
+		p.whole = engine.NewPartitions(parts, p.bytes)
+	}
+	p.reqs = make([]engine.Request, messages)
+	end := p.s.nextPart.Add(int64(messages))
 	if end > MaxTag {
-		p.s.nextPart.Add(-int64(parts))
+		p.s.nextPart.Add(-int64(messages))
 		return nil, p.fail("PsendInit", fmt.Errorf("%w: the communicator has had %d partitions, and may have %d", ErrArg, end, MaxTag))
 	}
-	p.base = int(end) - parts
+	p.base = int(end) - messages
 	if dest != ProcNull && p.s.check != nil {
 		p.uses = make([]*bufcheck.Operation, parts)
 	}
 	if dest != ProcNull {
 		offer := make([]byte, 0, offerBytes)
-		for _, v := range []int{parts, p.bytes, p.base} {
+		for _, v := range []int{parts, p.bytes, p.base, whole} {
 			offer = binary.LittleEndian.AppendUint64(offer, uint64(v))
 		}
 		p.s.p2p.SendBuffered(offer, engine.Env{Peer: dest, Tag: tag})
@@ -245,6 +262,9 @@ func (p *PartSend) Start() error {
 		p.ready[i].Store(false)
 	}
 	p.given = false
+	if p.whole != nil {
+		p.reqs[0] = p.s.coll.IsendPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.whole)
+	}
 	p.left.Store(int32(p.parts))
 	return nil
 }
@@ -271,9 +291,15 @@ func (p *PartSend) Ready(i int) error {
 				return p.fail("Ready", err)
 			}
 		}
-		p.reqs[i] = p.s.coll.Isend(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+		message := 0
+		if p.whole != nil {
+			p.reqs[0].Ready(i)
+		} else {
+			message = i
+			p.reqs[i] = p.s.coll.Isend(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+		}
 		if p.uses != nil {
-			p.uses[i].Began(p.s, p.reqs[i])
+			p.uses[i].Began(p.s, p.reqs[message])
 		}
 	}
 	if p.left.Add(-1) == 0 {
@@ -329,7 +355,7 @@ type PartRecv struct {
 	posting engine.Request
 	known   bool  // the offer has arrived
 	err     error // of the offer; each Wait returns it
-	base    int   // tag of the message of the sender's partition 0
+	base    int   // tag of the first message
 	sent    int   // length of a partition of the sender in bytes
 }
 
@@ -376,21 +402,31 @@ func (p *PartRecv) prepare() error {
 		return err
 	}
 	word := func(i int) int { return int(binary.LittleEndian.Uint64(p.offer[8*i:])) }
-	parts, sent, base := word(0), word(1), word(2)
-	if st.Bytes != offerBytes || parts < 1 || parts > MaxTag || sent < 0 || sent == 0 && parts > maxEmpty || base < 0 || base > MaxTag-parts || sent > math.MaxInt/parts {
+	parts, sent, base, whole := word(0), word(1), word(2), word(3)
+	if st.Bytes != offerBytes || parts < 1 || parts > MaxTag || sent < 0 || sent == 0 && (parts > maxEmpty || whole != 0) || base < 0 || base > MaxTag-parts ||
+		sent > math.MaxInt/parts || whole < 0 || whole > 1 {
 		return fmt.Errorf("%w: the offer of rank %d has %d bytes and wrong contents", engine.ErrMismatch, p.peer, st.Bytes)
 	}
 	if parts*sent != len(p.mem) {
 		return fmt.Errorf("%w: rank %d sends %d bytes, this rank receives %d", ErrCount, p.peer, parts*sent, len(p.mem))
 	}
 	p.known, p.base, p.sent = true, base, sent
-	p.reqs = make([]engine.Request, parts)
+	messages := parts
+	if whole == 1 {
+		messages = 1
+		p.whole = engine.NewPartitions(parts, sent)
+	}
+	p.reqs = make([]engine.Request, messages)
 	p.post()
 	return nil
 }
 
-// post posts a receive for each partition of the sender.
+// post posts the receives of a round.
 func (p *PartRecv) post() {
+	if p.whole != nil {
+		p.reqs[0] = p.s.coll.IrecvPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.whole)
+		return
+	}
 	for i := range p.reqs {
 		part := p.mem[i*p.sent : (i+1)*p.sent]
 		p.reqs[i] = p.s.coll.Irecv(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
@@ -446,7 +482,7 @@ func (p *PartRecv) Arrived(i int) (bool, error) {
 		return false, err
 	}
 	done, err := p.arrived(i)
-	if !done && err == nil {
+	if !done && err == nil && p.whole == nil {
 		p.s.job.eng.Poll()
 		done, err = p.arrived(i)
 	}
@@ -456,11 +492,14 @@ func (p *PartRecv) Arrived(i int) (bool, error) {
 	return done, nil
 }
 
-// arrived reports whether all messages that overlap partition i have arrived. The caller holds
-// p.mu.
+// arrived reports whether all partitions of the sender that overlap partition i have arrived. The
+// caller holds p.mu.
 func (p *PartRecv) arrived(i int) (bool, error) {
 	if p.sent == 0 {
 		return true, nil
+	}
+	if p.whole != nil {
+		return p.reqs[0].Arrived(i*p.bytes/p.sent, ((i+1)*p.bytes+p.sent-1)/p.sent)
 	}
 	for j := i * p.bytes / p.sent; j < len(p.reqs) && j*p.sent < (i+1)*p.bytes; j++ {
 		if done, err := p.reqs[j].Peek(); !done || err != nil {
@@ -487,6 +526,9 @@ func (p *PartRecv) Wait() error {
 	p.mu.Unlock()
 	if !done {
 		return err
+	}
+	if p.whole != nil {
+		return p.wait(len(p.mem))
 	}
 	return p.wait(p.sent)
 }
@@ -515,6 +557,7 @@ func (p *PartRecv) All() iter.Seq2[int, error] {
 		}
 		seen := make([]bool, p.parts)
 		for left := p.parts; left > 0; {
+			missing := p.missing()
 			found := false
 			for i := range seen {
 				if seen[i] {
@@ -534,7 +577,7 @@ func (p *PartRecv) All() iter.Seq2[int, error] {
 				}
 			}
 			if !found {
-				if err := p.awaitOne(); err != nil {
+				if err := p.awaitOne(missing); err != nil {
 					yield(-1, err)
 					return
 				}
@@ -543,13 +586,33 @@ func (p *PartRecv) All() iter.Seq2[int, error] {
 	}
 }
 
-// awaitOne blocks until one more message of the sender has arrived, if a message is missing.
-func (p *PartRecv) awaitOne() error {
+// missing returns the number of partitions of the one message of a round that have not arrived.
+func (p *PartRecv) missing() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.posting != (engine.Request{}):
+		return math.MaxInt // it is not known, so awaitOne does not wait after the receives are posted
+	case p.whole == nil || p.err != nil:
+		return 0
+	}
+	return p.reqs[0].Missing()
+}
+
+// awaitOne blocks until one more partition of the sender has arrived since missing has returned before,
+// if one is missing.
+func (p *PartRecv) awaitOne(before int) error {
 	p.mu.Lock()
 	done, err := p.posted("All", true)
 	p.mu.Unlock()
 	if !done {
 		return err
+	}
+	if p.whole != nil {
+		if err := p.reqs[0].AwaitPartition(p.c.Context(), before); err != nil {
+			return p.fail("All", err)
+		}
+		return nil
 	}
 	var missing []engine.Request
 	for _, r := range p.reqs {

@@ -282,38 +282,40 @@ func TestPartitionErrors(t *testing.T) {
 // TestPartitionsFail: the peer ends, or the communicator is revoked, while a rank waits for
 // partitions.
 func TestPartitionsFail(t *testing.T) {
-	for _, kill := range []bool{true, false} {
-		for _, started := range []bool{true, false} {
-			t.Run(fmt.Sprintf("kill=%v,started=%v", kill, started), func(t *testing.T) {
-				ranks(t, 2, func(c *comm.Comm) error {
-					d, err := c.Dup()
-					require.NoError(t, err)
-					if c.Rank() == 1 {
-						if started {
-							p, err := comm.PsendInit(d, make([]int, 2), 2, 0, 0)
-							require.NoError(t, errors.Join(err, p.Start(), p.Ready(0)))
-						}
-						require.NoError(t, comm.Send(c, []int{1}, 0, 0))
-						if kill {
-							commtest.Kill(c)
-							return nil
-						}
-						require.NoError(t, d.Revoke())
-						_, err := comm.Recv(c, make([]int, 1), 0, 0)
-						return err
+	for i := range 8 {
+		kill, started, n := i&1 == 0, i&2 == 0, 2
+		if i&4 != 0 {
+			n = 1 << 16 // the round is one message of the engine
+		}
+		t.Run(fmt.Sprintf("kill=%v,started=%v,n=%d", kill, started, n), func(t *testing.T) {
+			ranks(t, 2, func(c *comm.Comm) error {
+				d, err := c.Dup()
+				require.NoError(t, err)
+				if c.Rank() == 1 {
+					if started {
+						p, err := comm.PsendInit(d, make([]int, n), 2, 0, 0)
+						require.NoError(t, errors.Join(err, p.Start(), p.Ready(0)))
 					}
-					q, err := comm.PrecvInit(d, make([]int, 2), 2, 1, 0)
-					require.NoError(t, errors.Join(err, q.Start()))
-					_, err = comm.Recv(c, make([]int, 1), 1, 0)
-					require.NoError(t, err)
-					err = q.Wait()
-					require.True(t, errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked), err)
+					require.NoError(t, comm.Send(c, []int{1}, 0, 0))
 					if kill {
+						commtest.Kill(c)
 						return nil
 					}
-					return comm.Send(c, []int{1}, 1, 0)
-				}, commtest.WithNotify())
-			})
-		}
+					require.NoError(t, d.Revoke())
+					_, err := comm.Recv(c, make([]int, 1), 0, 0)
+					return err
+				}
+				q, err := comm.PrecvInit(d, make([]int, n), 2, 1, 0)
+				require.NoError(t, errors.Join(err, q.Start()))
+				_, err = comm.Recv(c, make([]int, 1), 1, 0)
+				require.NoError(t, err)
+				err = q.Wait()
+				require.True(t, errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked), err)
+				if kill {
+					return nil
+				}
+				return comm.Send(c, []int{1}, 1, 0)
+			}, commtest.WithNotify())
+		})
 	}
 }

@@ -37,6 +37,12 @@ const (
 	MsgRevoke // the communicator of the context is revoked; the data is the text of the reason
 	MsgLeave  // the sender has called Finalize, and sends no message of its program after this one
 	MsgWindow // a message of one-sided communication; see Window
+	// The receiver of a partitioned message reads the sender's request Handle by RMA, and asks which
+	// partitions are ready. Key is the number of the receiver's request.
+	MsgPull
+	// The Key partitions from number Addr on are ready, for the receiver's request Handle. Key is 0: no
+	// more partitions become ready.
+	MsgReady
 	msgKindEnd
 )
 
@@ -74,14 +80,14 @@ type Message struct {
 	// those that follow this header.
 	Length int
 	// MsgRTS and MsgEagerSync: number of a request of the engine that sends this header. MsgCTS,
-	// MsgData, MsgFin and MsgAck: number of a request of the engine that receives it. MsgWindow: see
-	// Window.Message.
+	// MsgData, MsgFin, MsgAck, MsgPull and MsgReady: number of a request of the engine that receives it.
+	// MsgWindow: see Window.Message.
 	Handle uint64
-	// MsgRTS: key of the memory region. MsgCTS: number of the receive's request. MsgWindow: see
-	// Window.Message.
+	// MsgRTS: key of the memory region. MsgCTS and MsgPull: number of the receive's request. MsgReady:
+	// number of partitions. MsgWindow: see Window.Message.
 	Key uint64
-	// MsgRTS: address in the memory region. MsgData: offset in the data of the message. MsgWindow:
-	// see Window.Message.
+	// MsgRTS: address in the memory region. MsgData: offset in the data of the message. MsgReady: number
+	// of a partition. MsgWindow: see Window.Message.
 	Addr uint64
 }
 
@@ -192,7 +198,7 @@ func (m *Message) Parse(b []byte) (data []byte, err error) {
 		if m.Length != len(data) {
 			return nil, errMsgLength
 		}
-	case MsgAck, MsgCredit, MsgLeave, MsgRTS, MsgCTS:
+	case MsgAck, MsgCredit, MsgLeave, MsgRTS, MsgCTS, MsgPull, MsgReady:
 		if len(data) != 0 {
 			return nil, errMsgLength
 		}
