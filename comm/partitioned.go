@@ -36,8 +36,8 @@ func (p *PartRecv) in() *mpi.PartRecv { return (*mpi.PartRecv)(p) }
 //
 // Errors: ErrRank, ErrTag, ErrType, ErrClosed; ErrCount if parts is less than 1 or does not divide
 // len(buf); ErrArg if all partitioned sends that the program has made on this rank of the
-// communicator have more than [MaxTag] messages together: one per partition or, for long buffers, one per
-// send.
+// communicator have more than [MaxTag] messages together: one per partition or, for long buffers,
+// one per send.
 func PsendInit[T any](c *Comm, buf []T, parts, dest, tag int) (*PartSend, error) {
 	p, err := c.in().PsendInit(elem.View(buf), parts, dest, tag)
 	return (*PartSend)(p), err

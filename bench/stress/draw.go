@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 // setting is a parameter of weft or an environment variable, with the values from which draw chooses.
@@ -116,6 +118,11 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	j.flags = append(j.flags, "-p", "bootstrap.dir="+r.published())
 	if r.transports != "" { // after the other flags, because the last -p of a parameter counts
 		j.flags = append(j.flags, "-p", "transport.use="+r.transports)
+	}
+	if r.scripts != nil { // FI_PROVIDER_PATH is in the environment
+		script := r.scripts[rng.IntN(len(r.scripts))]
+		j.flags = append(j.flags, "-p", "transport.use=libfabric", "-p", "transport.libfabric.provider="+libfabrictest.Name,
+			"-x", libfabrictest.ScriptVariable+"="+script)
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
 	crowds := func() {

@@ -4,12 +4,17 @@
 //
 //	go run ./bench/stress -jobs 1000 -kills 100 -seed 1
 //
-// A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and random
-// forced algorithms of collectives. It must exit with 0. If it runs for longer than a minute,
-// Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and kills a
-// random rank of each by SIGKILL at a random time, or a process that a rank has started: the job must
-// end within two seconds and leave no process and no file behind, and gorun must name the killed rank. After a failure Stress prints
-// the command that repeats the job.
+// A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and
+// random forced algorithms of collectives. It must exit with 0. If it runs for longer than a
+// minute, Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and
+// kills a random rank of each by SIGKILL at a random time, or a process that a rank has started:
+// the job must end within two seconds and leave no process and no file behind, and gorun must name
+// the killed rank. After a failure Stress prints the command that repeats the job.
+//
+// With -testprov, the jobs use libfabric over weft's test provider (transport/libfabric/testprov)
+// in a random one of the given manners:
+//
+//	go run ./bench/stress -jobs 100 -testprov 'plain;verbs;efa;cxi;psm;late=300;enorx=6'
 //
 //	draw.go  chooses a random job    run.go   runs a job
 //	kill.go  kills a rank            left.go  finds what a job leaves behind
@@ -25,8 +30,11 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 func main() { os.Exit(run(os.Stdout, os.Stderr, os.Args[1:])) }
@@ -40,6 +48,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	ops := flags.Int("ops", 30, "`number` of operations per job")
 	transports := flags.String("transports", "", "`list` of transports for all jobs, for example tcp,shm; empty: random")
 	only := flags.String("only", "", "`list` of operations for all jobs, for example spawn,connect,sessions; empty: all")
+	scripts := flags.String("testprov", "", "`list` of scripts of testprov, separated by semicolons; a job uses one of them, over libfabric")
 	crowds := flags.Bool("crowds", false, "make most operations run in many goroutines at the same time")
 	timeout := flags.Duration("timeout", 0, "`time` after which the run fails and prints the current job; 0: no limit")
 	first := flags.Bool("first", false, "stop at the first failure")
@@ -54,7 +63,11 @@ func run(stdout, stderr io.Writer, args []string) int {
 		ctx, cancel = context.WithTimeout(ctx, *timeout)
 		defer cancel()
 	}
-	r, err := newRunner(ctx, *ops)
+	var manners []string
+	if *scripts != "" {
+		manners = strings.Split(*scripts, ";")
+	}
+	r, err := newRunner(ctx, *ops, strings.Contains(*transports, "libfabric"), manners...)
 	if err != nil {
 		fmt.Fprintln(stderr, "stress:", err)
 		return 1
@@ -64,6 +77,9 @@ func run(stdout, stderr io.Writer, args []string) int {
 	same := "" // the flags that every command to repeat a job needs
 	if r.transports = *transports; r.transports != "" {
 		same = " -transports " + r.transports
+	}
+	if *scripts != "" {
+		same += fmt.Sprintf(" -testprov %q", *scripts)
 	}
 	if r.crowds {
 		same += " -crowds"
@@ -115,27 +131,38 @@ type runner struct {
 	transports string          // value of transport.use for all jobs; "": random
 	crowds     bool            // most operations of a job use many goroutines
 	only       string          // the operations of all jobs; "": all
+	scripts    []string        // scripts of testprov, over which all jobs run; nil: they do not
 	algorithms []setting       // a setting for each collective, which forces an algorithm
 }
 
-// newRunner returns a runner. It builds gorun and the ranks' program in a temporary folder, which close
-// removes.
-func newRunner(ctx context.Context, ops int) (*runner, error) {
+// newRunner returns a runner. It builds gorun and the ranks' program in a temporary folder, which
+// close removes. If libfabric is true, they can use libfabric; with scripts, also testprov, which
+// newRunner builds.
+func newRunner(ctx context.Context, ops int, libfabric bool, scripts ...string) (*runner, error) {
 	dir, err := os.MkdirTemp("", "weft-stress-")
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{ctx: ctx, dir: dir, tmp: filepath.Join(dir, "tmp"), ops: ops}
-	if err := r.prepare(); err != nil {
+	r := &runner{ctx: ctx, dir: dir, tmp: filepath.Join(dir, "tmp"), ops: ops, scripts: scripts}
+	if err := r.prepare(libfabric || scripts != nil); err != nil {
 		r.close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *runner) prepare() error {
+func (r *runner) prepare(libfabric bool) error {
 	const project = "github.com/weft-hpc/weft/"
-	build := exec.CommandContext(r.ctx, "go", "build", "-o", r.dir, project+"cmd/gorun", project+"bench/stress/rank")
+	args := []string{"build", "-o", r.dir}
+	if libfabric {
+		args = append(args, "-tags", "libfabric")
+	}
+	if r.scripts != nil {
+		if err := libfabrictest.Load(); err != nil {
+			return err
+		}
+	}
+	build := exec.CommandContext(r.ctx, "go", append(args, project+"cmd/gorun", project+"bench/stress/rank")...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)
 	}

@@ -46,7 +46,8 @@ const (
 	AnyTag    = wild
 )
 
-// Mode says when a send is complete. Further modes, which only the engine uses, mark certain requests.
+// Mode says when a send is complete. Further modes, which only the engine uses, mark certain
+// requests.
 type Mode uint8
 
 // The modes. The program uses the first two; only the engine uses the others.

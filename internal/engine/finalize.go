@@ -75,7 +75,7 @@ func (c *Context) Leave(ctx context.Context) error {
 	}
 	for _, r := range e.slots {
 		if r != nil && r.kind == kindSend {
-			e.withdrawPartitions(r)
+			e.endPartitions(r)
 		}
 	}
 	for i := range e.peers {

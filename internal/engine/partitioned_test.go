@@ -184,19 +184,22 @@ func TestPartitionedProtocol(t *testing.T) {
 		}
 	}
 	for name, bad := range map[string]func(*partitionedPair) wire.Message{
-		"behind the end":      ready(4, 1),
-		"far behind the end":  ready(1<<63, 1),
-		"too many":            ready(3, 2),
-		"far too many":        ready(3, 1<<63),
-		"ready before":        ready(0, 2),
-		"pull of a receive":   func(x *partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgPull, Handle: x.pull.Key} },
-		"ready of a slot -1":  func(*partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgReady, Handle: 1 << 63, Key: 1} },
-		"data for the reader": func(x *partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgData, Handle: x.pull.Key} },
+		"behind the end":     ready(4, 1),
+		"far behind the end": ready(1<<63, 1),
+		"too many":           ready(3, 2),
+		"far too many":       ready(3, 1<<63),
+		"ready before":       ready(0, 2),
+		"pull of a receive":  func(x *partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgPull, Handle: x.pull.Key} },
+		"ready of a slot -1": func(*partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgReady, Handle: 1 << 63, Key: 1} },
+		"data for the reader": func(x *partitionedPair) wire.Message {
+			return wire.Message{Kind: wire.MsgData, Handle: x.pull.Key, Length: 40}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openPartitionedPair(t, 4, 10)
 			x.ready(t, 1, 1)
-			x.s.sendMessage(t, bad(x))
+			m := bad(x)
+			x.s.sendMessage(t, m, make([]byte, m.Length)...)
 			_, err := x.r.Wait(background)
 			require.ErrorIs(t, err, transport.ErrProtocol)
 		})
@@ -206,6 +209,7 @@ func TestPartitionedProtocol(t *testing.T) {
 		"pull and CTS":    {{Kind: wire.MsgPull}, {Kind: wire.MsgCTS, Length: 40}},
 		"CTS and pull":    {{Kind: wire.MsgCTS, Length: 40}, {Kind: wire.MsgPull}},
 		"CTS of no bytes": {{Kind: wire.MsgCTS}, {Kind: wire.MsgCredit}},
+		"early FIN":       {{Kind: wire.MsgPull}, {Kind: wire.MsgFin}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := openHooked(t, &hooks{}, noAsync)
@@ -227,9 +231,9 @@ func TestPartitionedProtocol(t *testing.T) {
 	})
 }
 
-// TestPartitionedEnds: a partitioned message ends early, because the communicator is revoked, the peer
-// dies, or the sender calls Finalize. The receive ends with that error also if a read is in flight, and
-// then not before the end of the read.
+// TestPartitionedEnds: a partitioned message ends early, because the communicator is revoked, the
+// peer dies, or the sender calls Finalize. The receive ends with that error also if a read is in
+// flight, and then not before the end of the read.
 func TestPartitionedEnds(t *testing.T) {
 	for name, end := range map[string]struct {
 		want error
@@ -243,12 +247,22 @@ func TestPartitionedEnds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/reading=%v", name, reading), func(t *testing.T) {
 				x := openPartitionedPair(t, 4, 10)
 				x.ready(t, 2, 1)
+				for range 10 {
+					x.c.e.Poll()
+				}
 				if reading {
 					x.h.hold = true
 					x.ready(t, 1, 1)
 				}
 				end.do(t, x)
 				require.Equal(t, !reading, x.r.Done())
+				for i := range 4 {
+					ok, err := x.r.Arrived(i, i+1)
+					require.Equal(t, i == 2, ok, "partition %d", i)
+					if i != 2 && !reading {
+						require.ErrorIs(t, err, end.want)
+					}
+				}
 				x.h.hold = false
 				_, err := x.r.Wait(background)
 				require.ErrorIs(t, err, end.want)
@@ -257,9 +271,9 @@ func TestPartitionedEnds(t *testing.T) {
 	}
 }
 
-// TestPartitionedLeave: the sender calls Leave, which Finalize does, although a partition is not ready.
-// The receive ends with ErrFinalized, whether it has matched before or not, and whether it reads the
-// data by RMA or not.
+// TestPartitionedLeave: the sender calls Leave, which Finalize does, although a partition is not
+// ready. The receive ends with ErrFinalized, whether it has matched before or not, and whether it
+// reads the data by RMA or not.
 func TestPartitionedLeave(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
@@ -280,6 +294,14 @@ func TestPartitionedLeave(t *testing.T) {
 			if late {
 				recv()
 			}
+			for range 100 {
+				cs[0].e.Poll()
+				cs[1].e.Poll()
+			}
+			// Another goroutine of the program may still make partitions ready.
+			for _, i := range []int{0, 2, 3} {
+				s.Ready(i)
+			}
 			ctx, cancel := context.WithTimeout(background, testTimeout)
 			defer cancel()
 			sent := make(chan error)
@@ -291,5 +313,16 @@ func TestPartitionedLeave(t *testing.T) {
 			require.ErrorIs(t, <-sent, ErrFinalized)
 			require.ErrorIs(t, err, ErrFinalized)
 		})
+	}
+}
+
+// TestPulls: a message is worth to be partitioned if an ordinary one would be a rendezvous, also
+// with another eager limit than that of the transport. A message to this rank itself never is.
+func TestPulls(t *testing.T) {
+	for limit, eager := range map[string]int{"0": 8 << 10, "64": 64, "60k": 60 << 10} {
+		c, _ := openHooked(t, &hooks{}, map[string]string{"engine.eager_limit": limit})
+		require.False(t, c.Pulls(1, eager), limit)
+		require.True(t, c.Pulls(1, eager+1), limit)
+		require.False(t, c.Pulls(0, 1<<20))
 	}
 }

@@ -352,6 +352,9 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		return errHandle
 	case m.Kind == wire.MsgFin:
 		r.err = finError(r.ctx.rank(source), data)
+		if r.err == nil && r.parts != nil && r.parts.left > 0 {
+			return errHandle // the receiver cannot have all partitions
+		}
 	case (m.Kind == wire.MsgAck) != (r.header.Kind == wire.MsgEagerSync):
 		return errHandle
 	case m.Kind == wire.MsgCTS:
@@ -359,7 +362,7 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 			return errHandle
 		}
 		if r.parts != nil {
-			return e.receiveAsk(r, m)
+			return e.receiveCTS(r, m)
 		}
 		e.stream(r, m.Key, m.Length)
 		return nil
@@ -392,6 +395,9 @@ func (e *Engine) receiveSegment(source int32, m *wire.Message, data []byte) erro
 		return errHandle
 	case m.Addr != uint64(r.offset) || len(data) > r.total-r.offset || len(data) == 0:
 		return errOffset
+	}
+	if r.parts != nil {
+		e.startMoving(r)
 	}
 	r.deliver(r.offset, data)
 	if r.offset += len(data); r.offset == r.total {

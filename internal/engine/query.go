@@ -70,7 +70,7 @@ func (e *Engine) QueryPeers() {
 		r.longWait = true
 	})
 	for _, r := range e.slots {
-		if r != nil && !r.done && (r.awaitsReply() || r.phase == phaseStreaming || r.phase == phaseReceiving) {
+		if r != nil && !r.done && (r.awaitsReply() || r.phase == phaseStreaming || r.phase == phaseReceiving || r.phase == phasePulling) {
 			if r.longWait {
 				e.connect(r.peer)
 			}

@@ -262,7 +262,9 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 		e.submit(r)
 	default:
 		r.phase = phaseReceiving
-		e.startMoving(r)
+		if r.parts == nil {
+			e.startMoving(r)
+		}
 		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
 	}
 }

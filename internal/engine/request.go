@@ -51,6 +51,7 @@ const (
 //	recv:    posted ─► done                                     eager
 //	            └────► reading ───► done                        rendezvous: this rank reads by RMA
 //	            └────► receiving ─► done                        rendezvous: the sender sends MsgData
+//	            └────► pulling ◄─► reading ─► done              partitioned message; see partitioned.go
 //	            └────► matched ───► reading                     the message's transfer belongs to an earlier receive; see cut.go
 //
 // Upper-case words are messages between engines (wire.MessageKind).
@@ -64,6 +65,7 @@ const (
 	phasePosted                 // receive: waits for a message
 	phaseReading                // receive: this rank reads the data by RMA
 	phaseReceiving              // receive: the data arrives in segments (MsgData)
+	phasePulling                // receive of a partitioned message: waits for partitions to become ready
 	phaseMatched                // receive: has matched a message whose data an earlier receive still transfers (cut.go)
 )
 
@@ -118,9 +120,10 @@ type request struct {
 	span *Span // span that region belongs to; nil: the request owns region, and Engine.complete closes it
 	// Index at which WaitAny or a similar call has found the request in its caller's slice, plus 1; 0:
 	// no hint. Engine.complete puts a request with a hint into Engine.finished.
-	hint   uint32
-	offset int // bytes of the rendezvous that were transferred so far
-	total  int // bytes to transfer by rendezvous
+	hint uint32
+	// Bytes of the rendezvous that were transferred so far, and bytes to transfer. While this rank
+	// reads partitions: where the rest of them begins and ends in the data.
+	offset, total int
 	// Of a send without RMA: handle of the receiver's request. Of a receive by rendezvous: address of
 	// the data in the sender's memory.
 	remote uint64

@@ -83,8 +83,10 @@ func (r *request) moves() bool {
 	case r.kind == kindSend:
 		return r.inflight || r.phase == phaseQueued || r.phase == phaseStreaming
 	case r.kind == kindRecv:
-		waits := r.phase == phasePosted || r.phase == phaseReceiving && r.parts != nil && r.parts.pulls
-		return !waits // for the peer's program
+		if r.phase == phaseReceiving && r.parts != nil {
+			return r.offset > 0 // before that, the peer's program has not made all partitions ready
+		}
+		return r.phase != phasePosted && r.phase != phasePulling
 	}
 	return r.kind == kindControl || r.kind == kindTransfer
 }

@@ -21,10 +21,10 @@ import (
 // goroutines. The receiver may divide its buffer into another number of partitions.
 //
 // PsendInit sends the receiver an offer: the number and the length of the sender's partitions, and
-// the tag of the first message. PrecvInit posts the receive for the offer. Offers match in the order
-// of these calls, as messages do. Each round has the same messages, with the same tags. If the
-// transport can read a long buffer of the sender by RMA, the round is one partitioned message of the
-// engine (internal/engine/partitioned.go). Otherwise each partition is a message:
+// the tag of the first message. PrecvInit posts the receive for the offer. Offers match in the
+// order of these calls, as messages do. Each round has the same messages, with the same tags. If
+// the transport can read a long buffer of the sender by RMA, the round is one partitioned message
+// of the engine (internal/engine/partitioned.go). Otherwise each partition is a message:
 //
 //	sender                                     receiver
 //	PsendInit ── offer, tag of the program ──► PrecvInit
@@ -88,10 +88,10 @@ type partitioned struct {
 	parts     int // number of partitions of this rank
 	bytes     int // length of one partition
 	active    atomic.Bool
-	// The state of the one message of a round; nil: each partition of the sender is a message.
-	whole *engine.Partitions
-	reqs  []engine.Request // by message of a round
-	ended []bool           // by message: wait has returned its result; only wait uses it
+	// The state of the single message of a round; nil: each partition of the sender is a message.
+	single *engine.Partitions
+	reqs   []engine.Request // by message of a round
+	ended  []bool           // by message: wait has returned its result; only wait uses it
 	// Of a send: the checker's records that the partitions are in use; nil without a checker.
 	uses []*bufcheck.Operation
 }
@@ -145,9 +145,9 @@ func (p *partitioned) index(op string, i int) error {
 	return nil
 }
 
-// wait waits for the requests of a round and frees them. If the context ends first, wait returns the
-// error of the context, and the operation stays active. For a receive, want is the length in bytes of
-// each message. For a send, want is -1.
+// wait waits for the requests of a round and frees them. If the context ends first, wait returns
+// the error of the context, and the operation stays active. For a receive, want is the length in
+// bytes of each message. For a send, want is -1.
 func (p *partitioned) wait(want int) error {
 	var first error
 	left := false
@@ -167,7 +167,7 @@ func (p *partitioned) wait(want int) error {
 			}
 			switch {
 			case !done || p.uses == nil:
-			case p.whole == nil:
+			case p.single == nil:
 				err = p.uses[i].End(err)
 			default:
 				for _, use := range p.uses {
@@ -181,7 +181,7 @@ func (p *partitioned) wait(want int) error {
 			left = left || !done
 		})
 	for i, use := range p.uses {
-		if p.whole == nil && p.reqs[i] == (engine.Request{}) { // the send had ended when Ready returned, so WaitEach skips it
+		if p.single == nil && p.reqs[i] == (engine.Request{}) { // the send had ended when Ready returned, so WaitEach skips it
 			if err := use.End(nil); first == nil {
 				first = err
 			}
@@ -225,16 +225,16 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 		return nil, err
 	}
 	p.ready = make([]atomic.Bool, parts)
-	messages, whole := parts, 0
+	messages, single := parts, 0
 	if dest != ProcNull && parts > 1 && p.s.coll.Pulls(dest, len(p.mem)) {
-		messages, whole = 1, 1
-		p.whole = engine.NewPartitions(parts, p.bytes)
+		messages, single = 1, 1
+		p.single = engine.NewPartitions(parts, p.bytes)
 	}
 	p.reqs = make([]engine.Request, messages)
 	end := p.s.nextPart.Add(int64(messages))
 	if end > MaxTag {
 		p.s.nextPart.Add(-int64(messages))
-		return nil, p.fail("PsendInit", fmt.Errorf("%w: the communicator has had %d partitions, and may have %d", ErrArg, end, MaxTag))
+		return nil, p.fail("PsendInit", fmt.Errorf("%w: the partitioned sends of the communicator need %d messages, and may have %d", ErrArg, end, MaxTag))
 	}
 	p.base = int(end) - messages
 	if dest != ProcNull && p.s.check != nil {
@@ -242,7 +242,7 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 	}
 	if dest != ProcNull {
 		offer := make([]byte, 0, offerBytes)
-		for _, v := range []int{parts, p.bytes, p.base, whole} {
+		for _, v := range []int{parts, p.bytes, p.base, single} {
 			offer = binary.LittleEndian.AppendUint64(offer, uint64(v))
 		}
 		p.s.p2p.SendBuffered(offer, engine.Env{Peer: dest, Tag: tag})
@@ -262,8 +262,8 @@ func (p *PartSend) Start() error {
 		p.ready[i].Store(false)
 	}
 	p.given = false
-	if p.whole != nil {
-		p.reqs[0] = p.s.coll.IsendPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.whole)
+	if p.single != nil {
+		p.reqs[0] = p.s.coll.IsendPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.single)
 	}
 	p.left.Store(int32(p.parts))
 	return nil
@@ -292,7 +292,7 @@ func (p *PartSend) Ready(i int) error {
 			}
 		}
 		message := 0
-		if p.whole != nil {
+		if p.single != nil {
 			p.reqs[0].Ready(i)
 		} else {
 			message = i
@@ -395,26 +395,28 @@ func (p *PartRecv) Start() error {
 }
 
 // prepare waits for the offer and posts the receives. Until prepare returns, no other goroutine
-// uses known, err, base, sent and reqs.
+// uses known, err, base, sent, single and reqs.
 func (p *PartRecv) prepare() error {
 	st, err := p.offered.Wait(p.c.Context())
 	if err != nil {
 		return err
 	}
 	word := func(i int) int { return int(binary.LittleEndian.Uint64(p.offer[8*i:])) }
-	parts, sent, base, whole := word(0), word(1), word(2), word(3)
-	if st.Bytes != offerBytes || parts < 1 || parts > MaxTag || sent < 0 || sent == 0 && (parts > maxEmpty || whole != 0) || base < 0 || base > MaxTag-parts ||
-		sent > math.MaxInt/parts || whole < 0 || whole > 1 {
+	parts, sent, base, single := word(0), word(1), word(2), word(3)
+	messages := parts
+	if single == 1 {
+		messages = 1
+	}
+	if st.Bytes != offerBytes || parts < 1 || parts > MaxTag || sent < 0 || sent == 0 && (parts > maxEmpty || single != 0) || base < 0 || base > MaxTag-messages ||
+		sent > math.MaxInt/parts || single < 0 || single > 1 {
 		return fmt.Errorf("%w: the offer of rank %d has %d bytes and wrong contents", engine.ErrMismatch, p.peer, st.Bytes)
 	}
 	if parts*sent != len(p.mem) {
 		return fmt.Errorf("%w: rank %d sends %d bytes, this rank receives %d", ErrCount, p.peer, parts*sent, len(p.mem))
 	}
 	p.known, p.base, p.sent = true, base, sent
-	messages := parts
-	if whole == 1 {
-		messages = 1
-		p.whole = engine.NewPartitions(parts, sent)
+	if single == 1 {
+		p.single = engine.NewPartitions(parts, sent)
 	}
 	p.reqs = make([]engine.Request, messages)
 	p.post()
@@ -423,8 +425,8 @@ func (p *PartRecv) prepare() error {
 
 // post posts the receives of a round.
 func (p *PartRecv) post() {
-	if p.whole != nil {
-		p.reqs[0] = p.s.coll.IrecvPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.whole)
+	if p.single != nil {
+		p.reqs[0] = p.s.coll.IrecvPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.single)
 		return
 	}
 	for i := range p.reqs {
@@ -433,9 +435,9 @@ func (p *PartRecv) post() {
 	}
 }
 
-// posted reports whether the receives are posted. If block is true, posted waits until they are, or
-// until the context ends; meanwhile it releases p.mu. If prepare has failed, posted returns its error,
-// and p.posting is zero. The caller holds p.mu.
+// posted reports whether the receives are posted. If block is true, posted waits until they are,
+// or until the context ends; meanwhile it releases p.mu. If prepare has failed, posted returns its
+// error, and p.posting is zero. The caller holds p.mu.
 func (p *PartRecv) posted(op string, block bool) (done bool, err error) {
 	for p.posting != (engine.Request{}) {
 		posting := p.posting
@@ -482,7 +484,7 @@ func (p *PartRecv) Arrived(i int) (bool, error) {
 		return false, err
 	}
 	done, err := p.arrived(i)
-	if !done && err == nil && p.whole == nil {
+	if !done && err == nil && p.single == nil {
 		p.s.job.eng.Poll()
 		done, err = p.arrived(i)
 	}
@@ -498,7 +500,7 @@ func (p *PartRecv) arrived(i int) (bool, error) {
 	if p.sent == 0 {
 		return true, nil
 	}
-	if p.whole != nil {
+	if p.single != nil {
 		return p.reqs[0].Arrived(i*p.bytes/p.sent, ((i+1)*p.bytes+p.sent-1)/p.sent)
 	}
 	for j := i * p.bytes / p.sent; j < len(p.reqs) && j*p.sent < (i+1)*p.bytes; j++ {
@@ -527,7 +529,7 @@ func (p *PartRecv) Wait() error {
 	if !done {
 		return err
 	}
-	if p.whole != nil {
+	if p.single != nil {
 		return p.wait(len(p.mem))
 	}
 	return p.wait(p.sent)
@@ -592,15 +594,16 @@ func (p *PartRecv) missing() int {
 	defer p.mu.Unlock()
 	switch {
 	case p.posting != (engine.Request{}):
-		return math.MaxInt // it is not known, so awaitOne does not wait after the receives are posted
-	case p.whole == nil || p.err != nil:
+		return math.MaxInt // so that awaitOne does not wait once the receives are posted
+	case p.single == nil || p.err != nil || len(p.reqs) == 0: // the last one: the operation was freed
 		return 0
 	}
 	return p.reqs[0].Missing()
 }
 
-// awaitOne blocks until one more partition of the sender has arrived since missing has returned before,
-// if one is missing.
+// awaitOne blocks until one more message of the sender has arrived, if one is missing. If the
+// round is one message, awaitOne blocks until one more partition has arrived. before is an earlier
+// result of missing.
 func (p *PartRecv) awaitOne(before int) error {
 	p.mu.Lock()
 	done, err := p.posted("All", true)
@@ -608,7 +611,7 @@ func (p *PartRecv) awaitOne(before int) error {
 	if !done {
 		return err
 	}
-	if p.whole != nil {
+	if p.single != nil {
 		if err := p.reqs[0].AwaitPartition(p.c.Context(), before); err != nil {
 			return p.fail("All", err)
 		}
@@ -637,7 +640,8 @@ func (p *PartRecv) Free() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.known {
-		// The receive stays posted, because the offer that it matches must not match a later operation.
+		// The receive stays posted, because the offer that it matches must not match a later
+		// operation.
 		p.offered.Abandon()
 		p.offered = engine.Request{}
 	}

@@ -198,31 +198,36 @@ func TestPartitionErrors(t *testing.T) {
 		_, err = comm.PsendInit(c, make([]string, 4), 2, peer, 0)
 		require.ErrorIs(t, err, comm.ErrType)
 
-		p, err := comm.PsendInit(c, []int{1, 2}, 2, peer, 0)
-		require.NoError(t, err)
-		q, err := comm.PrecvInit(c, make([]int, 2), 2, peer, 0)
-		require.NoError(t, err)
-		require.ErrorIs(t, p.Ready(0), comm.ErrArg)
-		_, err = q.Arrived(0)
-		require.ErrorIs(t, err, comm.ErrArg)
-		require.NoError(t, errors.Join(p.Wait(), q.Wait())) // not active
-		require.NoError(t, errors.Join(p.Start(), q.Start()))
-		require.ErrorIs(t, p.Start(), comm.ErrArg)
-		require.ErrorIs(t, q.Start(), comm.ErrArg)
-		require.ErrorIs(t, p.Ready(2), comm.ErrArg)
-		require.ErrorIs(t, p.Ready(-1), comm.ErrArg)
-		require.NoError(t, p.Ready(1))
-		require.ErrorIs(t, p.Ready(1), comm.ErrArg)
-		require.ErrorIs(t, p.Free(), comm.ErrArg)
-		require.ErrorIs(t, q.Free(), comm.ErrArg)
-		ok, err := p.Test()
-		require.NoError(t, err)
-		require.False(t, ok, "partition 0 is not ready")
-		require.NoError(t, p.ReadyList(0))
-		require.NoError(t, errors.Join(p.Wait(), q.Wait(), p.Free(), q.Free()))
-		require.ErrorIs(t, p.Start(), comm.ErrArg)
-		require.ErrorIs(t, q.Start(), comm.ErrArg)
-		require.ErrorIs(t, p.Ready(0), comm.ErrArg)
+		for _, n := range []int{2, 1 << 16} { // the partitions of a long buffer are one message
+			p, err := comm.PsendInit(c, make([]int, n), 2, peer, 0)
+			require.NoError(t, err)
+			q, err := comm.PrecvInit(c, make([]int, n), 2, peer, 0)
+			require.NoError(t, err)
+			require.ErrorIs(t, p.Ready(0), comm.ErrArg)
+			_, err = q.Arrived(0)
+			require.ErrorIs(t, err, comm.ErrArg)
+			require.NoError(t, errors.Join(p.Wait(), q.Wait())) // not active
+			require.NoError(t, errors.Join(p.Start(), q.Start()))
+			require.ErrorIs(t, p.Start(), comm.ErrArg)
+			require.ErrorIs(t, q.Start(), comm.ErrArg)
+			require.ErrorIs(t, p.Ready(2), comm.ErrArg)
+			require.ErrorIs(t, p.Ready(-1), comm.ErrArg)
+			require.NoError(t, p.Ready(1))
+			require.ErrorIs(t, p.Ready(1), comm.ErrArg)
+			require.ErrorIs(t, p.Free(), comm.ErrArg)
+			require.ErrorIs(t, q.Free(), comm.ErrArg)
+			ok, err := p.Test()
+			require.NoError(t, err)
+			require.False(t, ok, "partition 0 is not ready")
+			require.NoError(t, p.ReadyList(0))
+			require.NoError(t, errors.Join(p.Wait(), q.Wait(), p.Free(), q.Free()))
+			require.ErrorIs(t, p.Start(), comm.ErrArg)
+			require.ErrorIs(t, q.Start(), comm.ErrArg)
+			require.ErrorIs(t, p.Ready(0), comm.ErrArg)
+			for _, err := range q.All() {
+				require.ErrorIs(t, err, comm.ErrArg)
+			}
+		}
 
 		var noSend *comm.PartSend
 		var noRecv *comm.PartRecv
@@ -239,9 +244,9 @@ func TestPartitionErrors(t *testing.T) {
 		require.NoError(t, errors.Join(err1, err2, noSend.Wait(), noRecv.Wait(), noSend.Free(), noRecv.Free()))
 
 		// The lengths of the buffers differ.
-		p, err = comm.PsendInit(c, []int{1, 2}, 2, peer, 0)
+		p, err := comm.PsendInit(c, []int{1, 2}, 2, peer, 0)
 		require.NoError(t, err)
-		q, err = comm.PrecvInit(c, make([]int, 3), 3, peer, 0)
+		q, err := comm.PrecvInit(c, make([]int, 3), 3, peer, 0)
 		require.NoError(t, err)
 		require.NoError(t, q.Start())
 		require.ErrorIs(t, q.Wait(), comm.ErrCount)
@@ -264,7 +269,7 @@ func TestPartitionErrors(t *testing.T) {
 		null, err := comm.PrecvInit(c, make([]int, 2), 2, comm.ProcNull, 0)
 		require.NoError(t, err)
 		require.NoError(t, null.Start())
-		ok, err = null.Arrived(1)
+		ok, err := null.Arrived(1)
 		require.True(t, ok && err == nil)
 		require.NoError(t, errors.Join(null.Wait(), null.Free()))
 

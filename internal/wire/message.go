@@ -17,6 +17,8 @@ type MessageKind uint8
 //	       ◄── FIN ──                            ── Data ──►  as often as necessary
 //	   (the receiver can read                 (the receiver cannot read
 //	    the sender's memory)                   the sender's memory)
+//
+// A partitioned message has a MsgPull and any number of MsgReady between its RTS and the reads.
 const (
 	MsgEager MessageKind = iota + 1 // a message of the program with its data
 	// A message of a synchronous send with its data. The receiver answers with MsgAck when a
@@ -37,11 +39,11 @@ const (
 	MsgRevoke // the communicator of the context is revoked; the data is the text of the reason
 	MsgLeave  // the sender has called Finalize, and sends no message of its program after this one
 	MsgWindow // a message of one-sided communication; see Window
-	// The receiver of a partitioned message reads the sender's request Handle by RMA, and asks which
-	// partitions are ready. Key is the number of the receiver's request.
+	// The receiver of a partitioned message reads the sender's request Handle by RMA, and asks
+	// which partitions are ready. Key is the number of the receiver's request.
 	MsgPull
-	// The Key partitions from number Addr on are ready, for the receiver's request Handle. Key is 0: no
-	// more partitions become ready.
+	// The Key partitions from number Addr on are ready, for the receiver's request Handle. Key is
+	// 0: no more partitions become ready.
 	MsgReady
 	msgKindEnd
 )

@@ -103,8 +103,8 @@ type regions struct {
 	messages int
 }
 
-// messageAccess is the access with which the engine registers the data of a message that a peer will
-// fetch.
+// messageAccess is the access with which the engine registers the data of a message that a peer
+// will fetch.
 const messageAccess = transport.RemoteRead | transport.MayKeep
 
 func (t *regions) init(entries []entry) {

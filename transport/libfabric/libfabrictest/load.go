@@ -1,5 +1,5 @@
-// Package libfabrictest lets tests use testprov, the libfabric provider of
-// transport/libfabric/testprov. No other package than tests imports it.
+// Package libfabrictest lets tests and bench/stress use testprov, the libfabric provider of
+// transport/libfabric/testprov. No other package imports it.
 package libfabrictest
 
 import (
@@ -16,8 +16,9 @@ import (
 const (
 	// Name is the name of the provider in libfabric.
 	Name = "testprov"
-	// scriptVariable has the script of the provider. See transport/libfabric/testprov/script.h.
-	scriptVariable = "FI_TESTPROV_SCRIPT"
+	// ScriptVariable is the environment variable that has the script of the provider. See
+	// transport/libfabric/testprov/script.h.
+	ScriptVariable = "FI_TESTPROV_SCRIPT"
 	pathVariable   = "FI_PROVIDER_PATH"
 )
 
@@ -81,7 +82,7 @@ func WithScript(p transport.Provider, script string) transport.Provider {
 
 // Open opens a domain of testprov with the script.
 func (p scripted) Open(cfg transport.Config) (transport.Domain, error) {
-	if err := os.Setenv(scriptVariable, p.script); err != nil {
+	if err := os.Setenv(ScriptVariable, p.script); err != nil {
 		return nil, fmt.Errorf("set the script: %w", err)
 	}
 	return p.Provider.Open(cfg)
