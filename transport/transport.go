@@ -175,6 +175,7 @@ const (
 	CapConnect
 	CapDisconnect // the endpoint is a DisconnectEndpoint
 	CapBatch      // the endpoint is a BatchEndpoint
+	CapFlush      // the endpoint is a FlushEndpoint
 	// CapKeyCheck: a read, write or atomic by a key that is not valid, or not valid any more, fails
 	// with ErrKey. The peer and other operations are not affected.
 	CapKeyCheck
@@ -403,6 +404,14 @@ type BatchEndpoint interface {
 	EnableBatch()
 	// Unsent reports whether messages or other output wait for a Read of the queue.
 	Unsent() bool
+}
+
+// FlushEndpoint is an endpoint whose Send may return done although the message still needs Reads of the
+// queue (CapFlush), for example because the fabric may refuse it, so that it must be sent again.
+type FlushEndpoint interface {
+	// Flushed reports whether all messages have left, except those to peers that have failed. Then
+	// this process may end, and the peers still get them.
+	Flushed() bool
 }
 
 // Op is an operation: its arguments and its context (fi_context). The caller sets the fields up to

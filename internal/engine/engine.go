@@ -140,6 +140,7 @@ type rail struct {
 	// Nil: Send keeps no message back; otherwise Send may keep small messages, at most until the next
 	// Read of CQ.
 	batch transport.BatchEndpoint
+	flush transport.FlushEndpoint // nil: a message for which Send has returned done has left
 	attr  transport.Attr // what Domain.Attr has returned
 	eager int            // maximum number of bytes of data in an eager message
 	index int            // index of this rail in Engine.rails
@@ -164,6 +165,7 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 		connect:    extension[transport.ConnectEndpoint](a, transport.CapConnect, given.Endpoint),
 		disconnect: extension[transport.DisconnectEndpoint](a, transport.CapDisconnect, given.Endpoint),
 		batch:      extension[transport.BatchEndpoint](a, transport.CapBatch, given.Endpoint),
+		flush:      extension[transport.FlushEndpoint](a, transport.CapFlush, given.Endpoint),
 		shared:     extension[transport.SharedMemoryDomain](a, transport.CapSharedMemory, given.Domain),
 	}
 	if a.Caps.Has(transport.CapRead) && r.rma == nil || a.Caps.Has(transport.CapAtomic) && r.atomic == nil ||
@@ -492,15 +494,35 @@ func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 // shut the transports down. The peers take this rank as failed.
 func (e *Engine) Kill() { _ = e.close(context.Background(), false) }
 
-// Flush blocks until the operations in flight have ended and the engine's own messages have left. The
-// process may then end, as far as the other ranks do not need it. Errors: the error of ctx.
+// Flush blocks until the operations in flight have ended and all messages have left. The process may
+// then end, as far as the other ranks do not need it. Errors: the error of ctx.
 func (e *Engine) Flush(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {
 		e.flush(ctx)
 	}
+	for e.holdsMessages() && ctx.Err() == nil && e.fatal == nil && !e.closed {
+		e.poll()
+		e.mu.Unlock()
+		time.Sleep(flushPause)
+		e.mu.Lock()
+	}
 	return ctx.Err()
+}
+
+// flushPause is the time between two polls of Flush, while a transport holds messages back.
+const flushPause = 20 * time.Microsecond
+
+// holdsMessages reports whether a transport has messages that have not left.
+func (e *Engine) holdsMessages() bool {
+	for i := range e.rails {
+		r := &e.rails[i]
+		if r.batch != nil && r.batch.Unsent() || r.flush != nil && !r.flush.Flushed() {
+			return true
+		}
+	}
+	return false
 }
 
 // close is Close if graceful is set, and Kill if not.

@@ -111,6 +111,7 @@ type hooks struct {
 	left     atomic.Bool     // Arm of the queue returns false, as if there were unread completions
 	shutdown func()          // runs at the beginning of Shutdown, without a lock
 	posted   func()          // runs at the beginning of each Send and Read of the endpoint
+	flushes  int             // number of calls of Flushed of the endpoint that return false
 	closes   atomic.Int32    // number of Close calls of the domain
 	reads    []int           // lengths of the Reads of the endpoint that it has accepted
 	// Completions of which Read of the queue returns the first n, if the function read returns n.
@@ -127,6 +128,12 @@ func (d hookedDomain) RegisterMemory(buf []byte, access transport.Access) (trans
 		return nil, transport.ErrAgain
 	}
 	return d.Domain.RegisterMemory(buf, access)
+}
+
+func (d hookedDomain) Attr() transport.Attr {
+	a := d.Domain.Attr()
+	a.Caps |= transport.CapFlush
+	return a
 }
 
 func (d hookedDomain) Close() error {
@@ -168,6 +175,11 @@ func (e hookedEndpoint) Read(op *transport.Op) error {
 		e.h.reads = append(e.h.reads, len(op.Data))
 	}
 	return err
+}
+
+func (e hookedEndpoint) Flushed() bool {
+	e.h.flushes--
+	return e.h.flushes < 0
 }
 
 func (e hookedEndpoint) Write(op *transport.Op) error {
@@ -217,4 +229,23 @@ func (q hookedQueue) Wait(timeout time.Duration) error {
 		defer q.h.wait(true)
 	}
 	return q.CompletionQueue.Wait(timeout)
+}
+
+// TestFlushAwaitsTransport: Flush does not return before the transport has sent all messages.
+func TestFlushAwaitsTransport(t *testing.T) {
+	h := &hooks{flushes: 3}
+	c, _ := openHooked(t, h, noAsync)
+	require.NoError(t, c.Send(background, []byte{1}, Env{Peer: 1}))
+	reads := 0
+	h.read = func() (int, error) {
+		reads++
+		return 0, nil
+	}
+	require.NoError(t, c.e.Flush(background))
+	require.Equal(t, -1, h.flushes)
+	require.Equal(t, 3, reads)
+	h.flushes = 1 << 30
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	require.ErrorIs(t, c.e.Flush(ctx), context.Canceled)
 }

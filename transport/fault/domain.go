@@ -34,7 +34,7 @@ func (d *domain) OpenCQ() (transport.CompletionQueue, error) {
 
 // OpenEndpoint opens the wrapped domain's endpoint and wraps it. The result implements RMAEndpoint
 // and AtomicEndpoint only if the wrapped endpoint does. It always implements ConnectEndpoint,
-// DisconnectEndpoint and BatchEndpoint, so the caller must check the domain's Caps.
+// DisconnectEndpoint, BatchEndpoint and FlushEndpoint, so the caller must check the domain's Caps.
 func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
 	q, ok := cq.(*queue)
 	if !ok || q.dom != d {

@@ -40,6 +40,9 @@ func (e *endpoint) EnableBatch() { e.Endpoint.(transport.BatchEndpoint).EnableBa
 // Unsent calls the provider, without faults. The caller must check CapBatch before.
 func (e *endpoint) Unsent() bool { return e.Endpoint.(transport.BatchEndpoint).Unsent() }
 
+// Flushed calls the provider, without faults. The caller must check CapFlush before.
+func (e *endpoint) Flushed() bool { return e.Endpoint.(transport.FlushEndpoint).Flushed() }
+
 // rmaPart implements transport.RMAEndpoint, with faults, for an endpoint.
 type rmaPart struct {
 	rma transport.RMAEndpoint

@@ -182,7 +182,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		Name:       info.Domain.Name,
 		Progress:   progress,
 		MRMode:     mr,
-		Caps:       caps,
+		Caps:       caps | transport.CapFlush,
 		MaxMsgSize: frame - frameSize,
 		EagerLimit: frame - frameSize - transport.HeaderSize,
 		MaxRMASize: min(info.EP.MaxMsgSize, 1<<40),

@@ -198,9 +198,12 @@ func TestRefusedForLong(t *testing.T) {
 	require.Less(t, polls, 2000, "the rank sleeps between the attempts")
 	_, err := a.ep.Send(&transport.Op{Peer: 1, Data: []byte("more")})
 	require.ErrorIs(t, err, transport.ErrAgain)
+	flush := a.ep.(transport.FlushEndpoint)
+	require.False(t, flush.Flushed(), "rank 1 lacks the message")
 	require.NoError(t, b.dom.Close())
 	until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 && a.dom.arena.busy == 0 }, a)
 	require.Empty(t, a.dom.resends)
+	require.True(t, flush.Flushed())
 }
 
 // TestRepeated checks that a message that was sent again, and arrives twice, is delivered once, and

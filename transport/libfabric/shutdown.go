@@ -55,6 +55,10 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 	}
 }
 
+// Flushed reports whether all messages have left; see [transport.FlushEndpoint]. A message that the
+// fabric has refused has not.
+func (e *endpoint) Flushed() bool { return e.d.closed || e.d.broken != nil || !e.d.inFlight() }
+
 // sendCloses sends a close message to each peer to which this rank has sent a message or from which
 // it has received one, unless the peer has failed or left or sendCloses has sent it one before.
 // done says that Shutdown need not wait any longer: no operation is in flight, and each of these
