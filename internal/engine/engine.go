@@ -141,9 +141,9 @@ type rail struct {
 	// Read of CQ.
 	batch transport.BatchEndpoint
 	flush transport.FlushEndpoint // nil: a message for which Send has returned done has left
-	attr  transport.Attr // what Domain.Attr has returned
-	eager int            // maximum number of bytes of data in an eager message
-	index int            // index of this rail in Engine.rails
+	attr  transport.Attr          // what Domain.Attr has returned
+	eager int                     // maximum number of bytes of data in an eager message
+	index int                     // index of this rail in Engine.rails
 	// After a Read of CQ that found nothing: number of calls of Engine.progress that leave CQ out; set
 	// by setPaces.
 	pace int
