@@ -33,7 +33,7 @@ type options struct {
 }
 
 var benchmarks = []*benchmark{
-	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face, &partitioned,
+	&latency, &allocLatency, &valueLatency, &bw, &bibw, &mr, &vector, &face, &partitioned, &joined,
 	&barrier, &allreduce, &allreduceStart, &bcast, &reduce, &alltoall, &allgather, &neighbor, &haloByHand,
 	&fileWrite, &fileRead, &filePlain,
 	&putBW, &getBW, &putLatency, &getLatency, &fetchOp,

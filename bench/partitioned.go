@@ -39,28 +39,13 @@ var partitioned = benchmark{
 		if err != nil {
 			return nil, err
 		}
-		// The goroutines end when the benchmark calls the part's close.
-		jobs, done := make(chan int), make(chan error, fillers)
-		for range fillers {
-			go func() {
-				for i := range jobs {
-					done <- send.ReadyRange(i*parts/fillers, (i+1)*parts/fillers)
-				}
-			}()
-		}
+		ready, stop := startFillers(func(i int) error { return send.ReadyRange(i*parts/fillers, (i+1)*parts/fillers) })
 		p := pingPong(c, pair{
 			send: func(int) error {
 				if err := send.Start(); err != nil {
 					return err
 				}
-				for i := range fillers {
-					jobs <- i
-				}
-				var err error
-				for range fillers {
-					err = errors.Join(err, <-done)
-				}
-				return errors.Join(err, send.Wait())
+				return errors.Join(ready(), send.Wait())
 			},
 			recv: func(int) error {
 				if err := recv.Start(); err != nil {
@@ -72,9 +57,62 @@ var partitioned = benchmark{
 		})
 		p.bytes = float64(2 * size)
 		p.close = func() error {
-			close(jobs)
+			stop()
 			return errors.Join(send.Free(), recv.Free())
 		}
 		return p, nil
 	},
+}
+
+// joined measures what a program without partitioned messages does: it sends one message when all
+// goroutines have made their parts of it ready.
+var joined = benchmark{
+	name:  "joined",
+	help:  fmt.Sprintf("half of a round trip of one message, which begins when %d goroutines have made it ready", fillers),
+	sizes: "64k,1m,4m",
+	prepare: func(c *comm.Comm, size int) (*part, error) {
+		if c.Rank() > 1 {
+			return &part{perOp: 2}, nil
+		}
+		out, in := make([]byte, size), make([]byte, size)
+		fill(out, c.Rank())
+		ready, stop := startFillers(func(int) error { return nil })
+		p := pingPong(c, pair{
+			send: func(to int) error { return errors.Join(ready(), comm.Send(c, out, to, tag)) },
+			recv: func(from int) error {
+				_, err := comm.Recv(c, in, from, tag)
+				return err
+			},
+			verify: func(from int) error { return compare(in, from) },
+		})
+		p.bytes = float64(2 * size)
+		p.close = func() error {
+			stop()
+			return nil
+		}
+		return p, nil
+	},
+}
+
+// startFillers starts goroutines. Each call of all makes them call f, with the number of the
+// goroutine, and waits until they have done so. stop ends the goroutines.
+func startFillers(f func(i int) error) (all func() error, stop func()) {
+	jobs, done := make(chan int), make(chan error, fillers)
+	for range fillers {
+		go func() { // ends after stop
+			for i := range jobs {
+				done <- f(i)
+			}
+		}()
+	}
+	all = func() (err error) {
+		for i := range fillers {
+			jobs <- i
+		}
+		for range fillers {
+			err = errors.Join(err, <-done)
+		}
+		return err
+	}
+	return all, func() { close(jobs) }
 }

@@ -364,8 +364,11 @@ type Engine struct {
 	failures int           // number of peers that this rank knows to have failed
 	// Number of calls of Engine.markEnded, which handles the end of a peer, plus number of calls of
 	// WakeAttend.
-	changes    uint32
-	finalizing int // number of peers that have reported that they are in Finalize
+	changes uint32
+	// By id: the Partitions of receives, until ForgetPartitions. The last id in use is lastPartitions.
+	partitions     map[uint64]*Partitions
+	lastPartitions uint64
+	finalizing     int // number of peers that have reported that they are in Finalize
 	// Messages that the engine has dropped, for the report at the end of the job; see leftover.go.
 	dropped dropped
 	// By index of the slot: text of SetOrigin. It may be shorter than slots, and is empty if SetOrigin
@@ -417,8 +420,9 @@ func New(cfg Config) (*Engine, error) {
 		rank: cfg.Rank, size: cfg.Size,
 		peers:   make([]peer, cfg.Size),
 		revoked: make(map[uint64]error), revokedBy: make(map[uint64]int32), contexts: make(map[uint64]*Context),
-		ports:  make(map[uint64]*Port),
-		notice: cfg.Notice, typeName: cfg.TypeName,
+		ports:      make(map[uint64]*Port),
+		partitions: make(map[uint64]*Partitions),
+		notice:     cfg.Notice, typeName: cfg.TypeName,
 	}
 	e.mu.init()
 	e.start = time.Now()

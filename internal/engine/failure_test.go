@@ -202,6 +202,7 @@ func FuzzPeer(f *testing.F) {
 		}
 	}
 	f.Add(bytes.Join(all, nil))
+	f.Add(slices.Concat(part(1, wire.Message{Kind: wire.MsgRTS, Tag: 2, Length: 64}), part(1, wire.Message{Kind: wire.MsgReady, Handle: 1, Addr: 1, Key: 2})))
 	// Another seed is each of these messages after a MsgLeave, after which a correct peer sends no
 	// message of its program.
 	for _, b := range all {

@@ -14,26 +14,31 @@ import (
 //
 //	sender                                   receiver
 //	IsendPartitioned ──── RTS ────►          IrecvPartitioned
-//	                 ◄─── Pull ───           the message has matched
+//	                 ◄─── Pull ───           the first message has matched
 //	Ready(2)         ─── Ready 2 ──►         reads partition 2
 //	Ready(0)         ─── Ready 0 ──►           │
 //	Ready(1)         ─── Ready 1 ──►           │
 //	                                         reads partitions 0 and 1
 //	                 ◄─── FIN ────           all partitions have arrived
 //
-// The receiver has one read in flight. While it reads, further partitions become ready, and the
-// next read covers as many of them as are adjacent. So the faster partitions become ready, the
-// longer the reads are: the cost is close to that of one message.
+// The receiver has one read in flight. While it reads, further partitions become ready, and the next
+// read covers as many of them as are adjacent. So the faster partitions become ready, the longer the
+// reads are: the cost is close to that of one message.
+//
+// A MsgReady names the receiver's Partitions, whose number the sender knows from the MsgPull. So for
+// all messages after the first one, the sender need not wait for an answer to the RTS. A MsgReady may
+// arrive before the RTS, or before the receive is posted. It cannot arrive before the message before
+// it has ended, because the sender gets the FIN of that message first.
 //
 // If the receiver cannot read the sender's memory, it answers with MsgCTS, as for any rendezvous.
 // Then the sender sends the data when all partitions are ready.
 //
-// If the sender is in Finalize and partitions are not ready, it reports that (a MsgReady of 0
-// partitions), and the receive ends with ErrFinalized.
+// If the sender is in Finalize and partitions are not ready, it reports that by a MsgReady of 0
+// partitions, and the receive ends with ErrFinalized.
 
 // Partitions is the state of a partitioned message on one of its ranks. A program that sends or
-// receives such messages repeatedly uses the same Partitions, for one message at a time. The
-// engine's lock guards the fields.
+// receives such messages repeatedly uses the same Partitions, for one message at a time, and always
+// with the same Partitions of the peer. The engine's lock guards the fields.
 type Partitions struct {
 	bytes int // of a partition
 	marks []partitionMark
@@ -41,15 +46,20 @@ type Partitions struct {
 	ended bool // no more partitions become ready, because the sender is in Finalize
 
 	// Of a sender.
-	pulled bool   // MsgPull has arrived: the sender reports which partitions are ready
-	wanted int    // length in the MsgCTS that has arrived; 0: none has
-	remote uint64 // with pulled or wanted: number of the receiver's request
+	remote uint64 // id of the receiver's Partitions; 0: not known yet
+	wanted int    // length in the MsgCTS that has arrived for the message; 0: none has
+	target uint64 // with wanted: number of the receiver's request
 
 	// Of a receiver.
-	reads    bool    // it has sent MsgPull: it reads the partitions by RMA
-	queue    []int32 // first partitions of the MsgReady that have arrived, in their order
-	next     int     // index in queue of the first one that readNext has not looked at
-	from, to int     // the read in progress is of the partitions from to to-1
+	id       uint64   // key in Engine.partitions
+	peer     int32    // world rank of the sender
+	told     bool     // the sender knows id, or will get it from a message that was sent
+	finished bool     // the last receive has got all partitions
+	r        *request // slot of the last receive
+	reads    bool     // the last receive reads the partitions by RMA
+	queue    []int32  // first partitions of the MsgReady that have arrived, in their order
+	next     int      // index in queue of the first one that readNext has not looked at
+	from, to int      // the read in progress is of the partitions from to to-1
 }
 
 // partitionMark is the state of a partition.
@@ -72,38 +82,36 @@ func NewPartitions(n, bytes int) *Partitions {
 // size returns the length of the message in bytes.
 func (p *Partitions) size() int { return len(p.marks) * p.bytes }
 
-// reset prepares p for the next message.
-func (p *Partitions) reset() {
-	clear(p.marks)
-	p.left = len(p.marks)
-	p.pulled, p.wanted, p.reads, p.ended = false, 0, false, false
-	p.queue, p.next, p.from, p.to = p.queue[:0], 0, 0, 0
-}
+// pullMin is the length in bytes from which on a partitioned message is faster than one eager message
+// for each partition.
+const pullMin = 1 << 20
 
-// Pulls reports whether an ordinary message of n bytes to a rank of the group would be a
-// rendezvous that the receiver may read by RMA. Then a partitioned message is useful. For this
-// rank itself, Pulls returns false.
-func (c *Context) Pulls(rank, n int) bool {
+// Pulls reports whether a partitioned message to a rank of the group is useful, which has n
+// partitions of the given length in bytes. So it is if an ordinary message of the whole length would be
+// a rendezvous that the receiver may read by RMA, and messages of single partitions would not be eager
+// or would be many. For this rank itself, Pulls returns false.
+func (c *Context) Pulls(rank, n, bytes int) bool {
 	to := c.world(rank)
 	if int(to) == c.e.rank {
 		return false
 	}
-	rail := c.e.peers[to].rail
-	return rail.rma != nil && n > rail.eager // New has set them, and nothing changes them
+	rail := c.e.peers[to].rail // New has set it and its fields, and nothing changes them
+	return rail.rma != nil && n*bytes > rail.eager && (bytes > rail.eager || n*bytes >= pullMin)
 }
 
 // IsendPartitioned starts a send of buf, whose partitions p describes, to another rank. The engine
 // uses p until the request is complete, and a partition of buf from its Ready on. The request does
 // not complete without an error before all partitions are ready. The send is a rendezvous, also if
-// buf is short. The receiver uses IrecvPartitioned with as many partitions and a buffer of the
-// same length.
+// buf is short. The receiver uses IrecvPartitioned with as many partitions and a buffer of the same
+// length.
 //
 // Hot path: no allocation in steady state.
 func (c *Context) IsendPartitioned(buf []byte, env Env, p *Partitions) Request {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p.reset()
+	clear(p.marks)
+	p.left, p.wanted, p.ended = len(p.marks), 0, false
 	r := e.take(kindSend)
 	env.Mode = modePartitioned
 	r.address(c, c.world(env.Peer), buf, &env)
@@ -121,19 +129,43 @@ func (c *Context) IsendPartitioned(buf []byte, env Env, p *Partitions) Request {
 }
 
 // IrecvPartitioned starts a receive of a message of IsendPartitioned into buf. p describes the
-// sender's partitions. The engine uses buf and p until the request is complete.
+// sender's partitions. The engine uses buf and p until the request is complete, and p until
+// ForgetPartitions.
 //
 // Hot path: no allocation in steady state.
 func (c *Context) IrecvPartitioned(buf []byte, env Env, p *Partitions) Request {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p.reset()
+	if !p.finished { // the first receive, or the first one after a failure: a MsgReady for the old id is ignored
+		delete(e.partitions, p.id)
+		e.lastPartitions++
+		p.id, p.peer, p.told = e.lastPartitions, c.world(env.Peer), false
+		e.partitions[p.id] = p
+		p.finish()
+	}
+	p.left, p.reads, p.finished = len(p.marks), false, false
 	return e.public(c.startRecv(buf, &env, true, p), false)
 }
 
-// Ready marks partition i of a request of IsendPartitioned as ready. It does nothing if the
-// request has ended.
+// finish makes p ready for the MsgReady of the next message. It must be called before the sender can know
+// that it has ended.
+func (p *Partitions) finish() {
+	clear(p.marks)
+	p.queue, p.next, p.from, p.to = p.queue[:0], 0, 0, 0
+	p.finished = true
+}
+
+// ForgetPartitions ends the use of p, the state of receives. No message of p is under way.
+func (e *Engine) ForgetPartitions(p *Partitions) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.partitions, p.id)
+	p.r = nil
+}
+
+// Ready marks partition i of a request of IsendPartitioned as ready. It does nothing if the request
+// has ended.
 //
 // Hot path: no allocation, no system call except the endpoint's.
 func (q Request) Ready(i int) {
@@ -147,21 +179,24 @@ func (q Request) Ready(i int) {
 	p.marks[i] = partitionReady
 	p.left--
 	switch {
-	case p.pulled:
+	case p.wanted > 0:
+		if p.left == 0 {
+			e.startMoving(r)
+			e.stream(r, p.target, p.wanted)
+		}
+	case p.remote != 0:
 		e.startMoving(r)
 		e.sendReady(r, i, 1)
-	case p.wanted == 0:
+	default:
 		e.poll() // the receiver's answer to the RTS may have arrived
-	case p.left == 0:
-		e.startMoving(r)
-		e.stream(r, p.remote, p.wanted)
 	}
 }
 
-// sendReady reports to the receiver that n partitions from the given one on are ready. If n is 0,
-// it reports that no more partitions become ready.
+// sendReady reports to the receiver that n partitions from the given one on are ready. If n is 0, it
+// reports that no more partitions become ready.
 func (e *Engine) sendReady(r *request, from, n int) {
-	e.sendControl(r.peer, wire.Message{Kind: wire.MsgReady, Handle: r.parts.remote, Addr: uint64(from), Key: uint64(n)}, nil)
+	m := wire.Message{Kind: wire.MsgReady, Handle: r.parts.remote, Addr: uint64(from), Key: uint64(n)}
+	e.sendControl(r.peer, m, nil)
 }
 
 // receivePull handles a MsgPull: the receiver of the send r reads the partitions that are ready.
@@ -171,10 +206,10 @@ func (e *Engine) receivePull(source int32, m *wire.Message) error {
 		return err
 	}
 	p := r.parts
-	if p == nil || !r.awaitsReply() || p.pulled || p.wanted > 0 {
+	if p == nil || !r.awaitsReply() || p.remote != 0 || m.Key == 0 {
 		return errHandle
 	}
-	p.pulled, p.remote = true, m.Key
+	p.remote = m.Key
 	if p.left == len(p.marks) {
 		e.stopMoving(r) // the send waits for this rank's program
 	}
@@ -193,14 +228,14 @@ func (e *Engine) receivePull(source int32, m *wire.Message) error {
 // sender sends it when all partitions are ready.
 func (e *Engine) receiveCTS(r *request, m *wire.Message) error {
 	p := r.parts
-	if p.pulled || p.wanted > 0 || m.Length == 0 {
+	if p.wanted > 0 || m.Length == 0 || m.Addr == 0 {
 		return errHandle
 	}
+	p.wanted, p.target, p.remote = m.Length, m.Key, m.Addr
 	if p.left == 0 {
-		e.stream(r, m.Key, m.Length)
+		e.stream(r, p.target, p.wanted)
 		return nil
 	}
-	p.wanted, p.remote = m.Length, m.Key
 	e.stopMoving(r) // the send waits for this rank's program
 	e.endPartitions(r)
 	return nil
@@ -216,34 +251,39 @@ func (p *Partitions) run(i, end int, mark partitionMark) (n int) {
 }
 
 // endPartitions reports to the receiver of r that no more partitions become ready, if this rank is
-// in Finalize and partitions are not ready. If the receiver has not answered the RTS yet, it does
-// nothing.
+// in Finalize and partitions are not ready. If this rank does not know the receiver's Partitions yet,
+// it does nothing.
 func (e *Engine) endPartitions(r *request) {
-	if p := r.parts; e.leaving != nil && p != nil && (p.pulled || p.wanted > 0) && p.left > 0 && !p.ended && !r.done {
+	p := r.parts
+	if e.leaving != nil && p != nil && p.remote != 0 && p.left > 0 && !p.ended && !r.done {
 		p.ended = true
 		e.sendReady(r, 0, 0)
 	}
 }
 
-// pull asks the sender of the message that r has matched which partitions are ready. m is the RTS.
+// pull starts to read the partitions of the message that r has matched. m is the RTS. If the sender
+// does not know the receiver's Partitions yet, pull reports them.
 func (e *Engine) pull(r *request, m *wire.Message) {
-	r.phase, r.parts.reads = phasePulling, true
-	e.sendControl(r.peer, wire.Message{Kind: wire.MsgPull, Handle: m.Handle, Key: r.handle()}, nil)
+	p := r.parts
+	p.reads = true
+	if !p.told {
+		p.told = true
+		e.sendControl(r.peer, wire.Message{Kind: wire.MsgPull, Handle: m.Handle, Key: p.id}, nil)
+	}
+	e.readNext(r)
 }
 
-// receiveReady handles a MsgReady: partitions of the receive are ready.
+// receiveReady handles a MsgReady: partitions of a message are ready.
 //
 // Hot path: no allocation in steady state.
 func (e *Engine) receiveReady(source int32, m *wire.Message) error {
-	r, err := e.slot(m.Handle, kindRecv, source)
-	if r == nil {
-		return err
-	}
-	p := r.parts
-	if p == nil || p.ended || !p.reads && (m.Key > 0 || r.phase != phaseReceiving) {
+	p := e.partitions[m.Handle]
+	switch {
+	case p == nil && m.Handle <= e.lastPartitions:
+		return nil // ForgetPartitions was called, which the peer could not know yet
+	case p == nil || p.peer != source || !p.told || p.ended:
 		return errHandle
-	}
-	if m.Addr >= uint64(len(p.marks)) || m.Key > uint64(len(p.marks))-m.Addr {
+	case m.Addr >= uint64(len(p.marks)) || m.Key > uint64(len(p.marks))-m.Addr:
 		return errPartition
 	}
 	from, n := int(m.Addr), int(m.Key)
@@ -258,11 +298,13 @@ func (e *Engine) receiveReady(source int32, m *wire.Message) error {
 	} else {
 		p.queue = append(p.queue, int32(from))
 	}
+	r := p.r
 	switch {
-	case !p.reads:
-		e.fetched(r, finalizedError{source})
+	case r == nil || r.parts != p || r.done: // the next receive has not started
 	case r.phase == phasePulling:
 		e.readNext(r)
+	case r.phase == phaseReceiving && p.ended:
+		e.fetched(r, finalizedError{source})
 	}
 	return nil
 }
@@ -297,7 +339,7 @@ func (e *Engine) readNext(r *request) {
 	e.submit(r)
 }
 
-// partitionsRead continues a receive after it has read the partitions p.from to p.to.
+// partitionsRead continues a receive after it has read the partitions p.from to p.to-1.
 func (e *Engine) partitionsRead(r *request) {
 	p := r.parts
 	p.left -= p.to - p.from
@@ -307,14 +349,19 @@ func (e *Engine) partitionsRead(r *request) {
 	if why == nil && len(e.revoked) > 0 {
 		why = e.revoked[r.ctx.id/2]
 	}
-	if p.left == 0 || why != nil {
+	switch {
+	case why != nil:
 		e.fetched(r, why)
-		return
+	case p.left == 0:
+		p.finish()
+		e.fetched(r, nil)
+	default:
+		e.readNext(r)
 	}
-	e.readNext(r)
 }
 
-// has reports whether the partitions from to to-1 of the receive r have arrived.
+// has reports whether the partitions from to to-1 of the receive r have arrived, which has not ended
+// without an error.
 func (p *Partitions) has(r *request, from, to int) bool {
 	switch {
 	case r.phase == phasePosted:
@@ -327,9 +374,9 @@ func (p *Partitions) has(r *request, from, to int) bool {
 	return p.run(from, to, partitionArrived) == to-from
 }
 
-// Arrived reports whether the partitions from to to-1 of a request of IrecvPartitioned have
-// arrived. If they have not, it polls the transports once. If the request has ended with an error
-// before they have arrived, Arrived returns the error.
+// Arrived reports whether the partitions from to to-1 of a request of IrecvPartitioned have arrived.
+// If they have not, it polls the transports once. If the request has ended with an error before they
+// have arrived, Arrived returns the error.
 //
 // Hot path: no allocation, no system call except the transports'.
 func (q Request) Arrived(from, to int) (bool, error) {
@@ -337,13 +384,14 @@ func (q Request) Arrived(from, to int) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for polled := false; ; polled = true {
+		r := q.r
 		switch {
-		case q.r.gen != q.gen: // its result was collected
+		case r.gen != q.gen || r.done && r.err == nil: // the first: its result was collected
 			return true, nil
-		case q.r.parts.has(q.r, from, to):
+		case r.parts.has(r, from, to):
 			return true, nil
-		case q.r.done:
-			return q.r.err == nil, q.r.err
+		case r.done:
+			return false, r.err
 		case polled:
 			e.testFailed()
 			return false, nil

@@ -189,10 +189,12 @@ func TestPartitionedProtocol(t *testing.T) {
 		"too many":           ready(3, 2),
 		"far too many":       ready(3, 1<<63),
 		"ready before":       ready(0, 2),
-		"pull of a receive":  func(x *partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgPull, Handle: x.pull.Key} },
+		"pull of a receive": func(x *partitionedPair) wire.Message {
+			return wire.Message{Kind: wire.MsgPull, Handle: x.r.r.handle(), Key: 1}
+		},
 		"ready of a slot -1": func(*partitionedPair) wire.Message { return wire.Message{Kind: wire.MsgReady, Handle: 1 << 63, Key: 1} },
 		"data for the reader": func(x *partitionedPair) wire.Message {
-			return wire.Message{Kind: wire.MsgData, Handle: x.pull.Key, Length: 40}
+			return wire.Message{Kind: wire.MsgData, Handle: x.r.r.handle(), Length: 40}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,11 +207,13 @@ func TestPartitionedProtocol(t *testing.T) {
 		})
 	}
 	for name, twice := range map[string][2]wire.Message{
-		"pull twice":      {{Kind: wire.MsgPull}, {Kind: wire.MsgPull}},
-		"pull and CTS":    {{Kind: wire.MsgPull}, {Kind: wire.MsgCTS, Length: 40}},
-		"CTS and pull":    {{Kind: wire.MsgCTS, Length: 40}, {Kind: wire.MsgPull}},
-		"CTS of no bytes": {{Kind: wire.MsgCTS}, {Kind: wire.MsgCredit}},
-		"early FIN":       {{Kind: wire.MsgPull}, {Kind: wire.MsgFin}},
+		"pull twice":      {{Kind: wire.MsgPull, Key: 1}, {Kind: wire.MsgPull, Key: 1}},
+		"pull without id": {{Kind: wire.MsgPull}, {Kind: wire.MsgCredit}},
+		"CTS and pull":    {{Kind: wire.MsgCTS, Length: 40, Addr: 1}, {Kind: wire.MsgPull, Key: 1}},
+		"CTS twice":       {{Kind: wire.MsgCTS, Length: 40, Addr: 1}, {Kind: wire.MsgCTS, Length: 40, Addr: 1}},
+		"CTS without id":  {{Kind: wire.MsgCTS, Length: 40}, {Kind: wire.MsgCredit}},
+		"CTS of no bytes": {{Kind: wire.MsgCTS, Addr: 1}, {Kind: wire.MsgCredit}},
+		"early FIN":       {{Kind: wire.MsgPull, Key: 1}, {Kind: wire.MsgFin}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := openHooked(t, &hooks{}, noAsync)
@@ -321,8 +325,96 @@ func TestPartitionedLeave(t *testing.T) {
 func TestPulls(t *testing.T) {
 	for limit, eager := range map[string]int{"0": 8 << 10, "64": 64, "60k": 60 << 10} {
 		c, _ := openHooked(t, &hooks{}, map[string]string{"engine.eager_limit": limit})
-		require.False(t, c.Pulls(1, eager), limit)
-		require.True(t, c.Pulls(1, eager+1), limit)
-		require.False(t, c.Pulls(0, 1<<20))
+		require.False(t, c.Pulls(1, 1, eager), limit)
+		require.True(t, c.Pulls(1, 1, eager+1), limit)
+		require.False(t, c.Pulls(1, 3, eager), "each partition is eager, and there are few")
+		require.True(t, c.Pulls(1, pullMin/16, 16))
+		require.False(t, c.Pulls(0, 16, 1<<20))
 	}
+}
+
+// TestPartitionsOfTheNextMessage: after the first message, the sender knows the receiver's Partitions. It
+// reports partitions of the second message before the receiver has the RTS, and before the receive is
+// posted. There is no second MsgPull.
+func TestPartitionsOfTheNextMessage(t *testing.T) {
+	for _, posted := range []bool{false, true} {
+		x := openPartitionedPair(t, 4, 10)
+		p := x.r.r.parts
+		x.ready(t, 0, 4)
+		_, err := x.r.Wait(background)
+		require.NoError(t, err)
+		require.Equal(t, wire.MsgFin, x.next(t).Kind)
+
+		copy(x.out, pattern(len(x.out), 2))
+		recv := func() { x.r = x.c.IrecvPartitioned(x.in, Env{Peer: 1, Tag: 3}, p) }
+		if posted {
+			recv()
+		}
+		x.ready(t, 1, 2)
+		mr, err := x.s.dom.RegisterMemory(x.out, transport.RemoteRead)
+		require.NoError(t, err)
+		x.s.sendMessage(t, wire.Message{Kind: wire.MsgRTS, Tag: 3, Length: len(x.out), Handle: 78, Key: mr.Key(), Addr: mr.Base()})
+		if !posted {
+			recv()
+		}
+		ok, err := x.r.Arrived(0, 1)
+		require.NoError(t, err)
+		require.False(t, ok)
+		for !ok {
+			ok, err = x.r.Arrived(1, 3)
+			require.NoError(t, err)
+		}
+		x.ready(t, 0, 1)
+		x.ready(t, 3, 1)
+		_, err = x.r.Wait(background)
+		require.NoError(t, err)
+		require.Equal(t, x.out, x.in)
+		fin := x.next(t)
+		require.Equal(t, wire.MsgFin, fin.Kind)
+		require.EqualValues(t, 78, fin.Handle)
+	}
+}
+
+// TestPartitionsAfterAnError: the first message fails, because its type differs from that of the receive.
+// What the sender has reported about its partitions is not for the second message, which succeeds.
+func TestPartitionsAfterAnError(t *testing.T) {
+	everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
+		ps, pr := NewPartitions(4, 100), NewPartitions(4, 100)
+		in := make([]byte, 400)
+		for round := range 4 {
+			sig := uint16(7)
+			if round == 1 {
+				sig = 8
+			}
+			s := cs[0].IsendPartitioned(pattern(400, round), Env{Peer: 1, Sig: 7}, ps)
+			s.Ready(2)
+			r := cs[1].IrecvPartitioned(in, Env{Peer: 0, Sig: sig}, pr)
+			for _, i := range []int{3, 0, 1} {
+				cs[1].e.Poll()
+				s.Ready(i)
+			}
+			sent := make(chan error)
+			go func() { // ends when the send has ended; the test waits for it
+				_, err := s.Wait(background)
+				sent <- err
+			}()
+			_, err := r.Wait(background)
+			if round == 1 {
+				require.ErrorIs(t, err, ErrMismatch)
+				require.ErrorIs(t, <-sent, ErrMismatch)
+				continue
+			}
+			require.NoError(t, errors.Join(err, <-sent))
+			require.NoError(t, check(in, pattern(400, round)))
+		}
+		for _, c := range cs {
+			n := 0
+			for range c.e.partitions {
+				n++
+			}
+			require.LessOrEqual(t, n, 1)
+			c.e.ForgetPartitions(pr)
+			require.Empty(t, c.e.partitions)
+		}
+	})
 }

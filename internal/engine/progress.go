@@ -352,8 +352,10 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		return errHandle
 	case m.Kind == wire.MsgFin:
 		r.err = finError(r.ctx.rank(source), data)
-		if r.err == nil && r.parts != nil && r.parts.left > 0 {
+		if p := r.parts; p != nil && r.err == nil && p.left > 0 {
 			return errHandle // the receiver cannot have all partitions
+		} else if p != nil && r.err != nil {
+			p.remote = 0 // the receiver begins again with other Partitions
 		}
 	case (m.Kind == wire.MsgAck) != (r.header.Kind == wire.MsgEagerSync):
 		return errHandle
@@ -401,6 +403,9 @@ func (e *Engine) receiveSegment(source int32, m *wire.Message, data []byte) erro
 	}
 	r.deliver(r.offset, data)
 	if r.offset += len(data); r.offset == r.total {
+		if r.parts != nil {
+			r.parts.finish()
+		}
 		e.complete(r, r.err)
 	}
 	return nil

@@ -48,6 +48,7 @@ func (c *Context) startRecv(buf []byte, env *Env, stays bool, parts *Partitions)
 	}
 	if parts != nil {
 		r.parts, r.loaded = parts, true
+		parts.r = r
 	}
 	key := c.key(env)
 	r.peer, r.tag = key.source, key.tag
@@ -265,7 +266,12 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 		if r.parts == nil {
 			e.startMoving(r)
 		}
-		e.sendControl(source, wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}, nil)
+		cts := wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}
+		if r.parts != nil {
+			r.parts.told = true
+			cts.Addr = r.parts.id
+		}
+		e.sendControl(source, cts, nil)
 	}
 }
 

@@ -226,7 +226,7 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 	}
 	p.ready = make([]atomic.Bool, parts)
 	messages, single := parts, 0
-	if dest != ProcNull && parts > 1 && p.s.coll.Pulls(dest, len(p.mem)) {
+	if dest != ProcNull && parts > 1 && p.s.coll.Pulls(dest, parts, p.bytes) {
 		messages, single = 1, 1
 		p.single = engine.NewPartitions(parts, p.bytes)
 	}
@@ -639,6 +639,9 @@ func (p *PartRecv) Free() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.single != nil {
+		p.s.job.eng.ForgetPartitions(p.single)
+	}
 	if !p.known {
 		// The receive stays posted, because the offer that it matches must not match a later
 		// operation.

@@ -28,7 +28,8 @@ const (
 	// the key Key. Handle is the number of the sender's request.
 	MsgRTS
 	// Clear to send: the receiver asks for the first Length bytes of the sender's request Handle.
-	// Key is the number of the receiver's request.
+	// Key is the number of the receiver's request. Addr is the id of the receiver's partitions; 0:
+	// the message is not partitioned.
 	MsgCTS
 	MsgData // a segment of the data for the receiver's request Handle; Addr is its offset in bytes
 	// The receiver no longer needs the sender's request Handle. The data describes an error of the
@@ -40,10 +41,10 @@ const (
 	MsgLeave  // the sender has called Finalize, and sends no message of its program after this one
 	MsgWindow // a message of one-sided communication; see Window
 	// The receiver of a partitioned message reads the sender's request Handle by RMA, and asks
-	// which partitions are ready. Key is the number of the receiver's request.
+	// which partitions are ready. Key is the id of the receiver's partitions.
 	MsgPull
-	// The Key partitions from number Addr on are ready, for the receiver's request Handle. Key is
-	// 0: no more partitions become ready.
+	// The Key partitions from number Addr on are ready. Handle is the id of the receiver's
+	// partitions. Key is 0: no more partitions become ready.
 	MsgReady
 	msgKindEnd
 )
@@ -82,14 +83,14 @@ type Message struct {
 	// those that follow this header.
 	Length int
 	// MsgRTS and MsgEagerSync: number of a request of the engine that sends this header. MsgCTS,
-	// MsgData, MsgFin, MsgAck, MsgPull and MsgReady: number of a request of the engine that receives it.
-	// MsgWindow: see Window.Message.
+	// MsgData, MsgFin, MsgAck and MsgPull: number of a request of the engine that receives it. MsgReady:
+	// see there. MsgWindow: see Window.Message.
 	Handle uint64
-	// MsgRTS: key of the memory region. MsgCTS and MsgPull: number of the receive's request. MsgReady:
-	// number of partitions. MsgWindow: see Window.Message.
+	// MsgRTS: key of the memory region. MsgCTS: number of the receive's request. MsgPull and
+	// MsgReady: see there. MsgWindow: see Window.Message.
 	Key uint64
-	// MsgRTS: address in the memory region. MsgData: offset in the data of the message. MsgReady: number
-	// of a partition. MsgWindow: see Window.Message.
+	// MsgRTS: address in the memory region. MsgData: offset in the data of the message. MsgCTS and
+	// MsgReady: see there. MsgWindow: see Window.Message.
 	Addr uint64
 }
 
