@@ -70,7 +70,7 @@ test-deps:
 # Builds testprov, a provider of libfabric for tests (ADR 31), if libfabric is there. Tests that use
 # testprov build it, too, and set FI_PROVIDER_PATH to its folder.
 testprov: test-deps
-	$(if $(tags),$(MAKE) -s -C transport/libfabric/testprov OUT=$(CURDIR)/bin/testprov/libtestprov-fi.so)
+	$(if $(tags),$(MAKE) -s -C transport/libfabric/testprov OUT=$(CURDIR)/bin/testprov/$(shell pkg-config --modversion libfabric)/libtestprov-fi.so)
 
 # If root runs it, it also runs the tests on several hosts, which are made of Linux namespaces
 # (internal/testbed).

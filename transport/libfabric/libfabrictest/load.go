@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/weft-hpc/weft/transport"
@@ -25,13 +26,17 @@ const (
 // Load builds the provider with make and the C compiler, unless it is built, and sets
 // FI_PROVIDER_PATH, so that libfabric finds it in this process and in its children. libfabric reads
 // the variable once, when the process first calls it, so Load must be called before that: from an
-// init function or TestMain.
+// init function or TestMain. Each version of libfabric has a provider of its own.
 var Load = sync.OnceValue(func() error {
 	root, err := moduleRoot()
 	if err != nil {
 		return fmt.Errorf("build %s: %w", Name, err)
 	}
-	file := filepath.Join(root, "bin", Name, "lib"+Name+"-fi.so")
+	version, err := exec.Command("pkg-config", "--modversion", "libfabric").Output()
+	if err != nil {
+		return fmt.Errorf("build %s: version of libfabric: %w", Name, err)
+	}
+	file := filepath.Join(root, "bin", Name, strings.TrimSpace(string(version)), "lib"+Name+"-fi.so")
 	cmd := exec.Command("make", "-s", "-C", filepath.Join(root, "transport", "libfabric", Name), "OUT="+file)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", Name, err, out)

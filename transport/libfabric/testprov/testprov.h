@@ -31,6 +31,7 @@
 #include <rdma/fi_tagged.h>
 #include <rdma/providers/fi_prov.h>
 
+#include "compat.h"
 #include "list.h"
 #include "script.h"
 
