@@ -23,8 +23,8 @@ type addressVector struct {
 	av    *fi.AV
 	n     int       // number of inserted addresses
 	index []fi.Addr // fi_addr_t by index; nil: every fi_addr_t equals its index
-	// addrs holds the addresses by index, if libfabric cannot look them up. If it is nil, Lookup
-	// asks libfabric.
+	// addrs holds the addresses by index, if libfabric cannot look them up or returns another text.
+	// If it is nil, Lookup asks libfabric.
 	addrs []transport.Address
 }
 
@@ -83,21 +83,27 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 		}
 	}
 	first, err := v.commitInsert(out, fresh, err)
-	if err == nil && !v.canLookup() {
+	if err == nil && !v.canLookup(first, addrs[0]) {
 		v.addrs = append(v.addrs, addrs...)
 	}
 	return first, err
 }
 
-// canLookup reports whether Lookup can ask libfabric for the inserted addresses. It returns false
-// if v.addrs has them already, or if libfabric cannot look up the address at index 0. rxd cannot
-// look up an address before it has a connection to that peer.
-func (v *addressVector) canLookup() bool {
-	if v.addrs != nil {
+// canLookup reports whether Lookup can ask libfabric for inserted addresses, the first of which has
+// the index first and the text addr. If first is 0, canLookup tries that: it returns false if
+// libfabric does not return addr. rxd cannot look up an address before it has a connection to that
+// peer, and shm of libfabric 2.x returns addresses without fi_shm://. The answer for index 0 holds
+// for all later addresses.
+func (v *addressVector) canLookup(first transport.Addr, addr transport.Address) bool {
+	if v.addrs != nil || first > 0 {
+		return v.addrs == nil
+	}
+	b, err := v.av.Lookup(v.at(first))
+	if err != nil {
 		return false
 	}
-	_, err := v.av.Lookup(v.at(0))
-	return err == nil
+	text, err := decode(v.d.info.AddrFormat, b)
+	return err == nil && text == addr
 }
 
 // InsertSym adds nodes × services addresses in one call (fi_av_insertsym) and returns the first

@@ -67,11 +67,18 @@ func (h *hints) choose() (*fi.Info, error) {
 	} else if h.iface == "" && h.oneHost {
 		local = "127.0.0.1"
 	}
-	for _, caps := range capabilitySets {
-		for _, mr := range []fi.MRMode{mrModes, mrModes | fi.MRLocal} {
-			info, err := h.find(h.info(caps, mr), local)
-			if info != nil || err != nil {
-				return info, err
+	// The name of a provider may be the first part of another one's, as tcp of libfabric 2.x is of
+	// tcp;ofi_rxm. The provider with the whole name is preferred.
+	for _, exact := range []bool{true, false} {
+		if exact && h.provider == "" {
+			continue
+		}
+		for _, caps := range capabilitySets {
+			for _, mr := range []fi.MRMode{mrModes, mrModes | fi.MRLocal} {
+				info, err := h.find(h.info(caps, mr), local, exact)
+				if info != nil || err != nil {
+					return info, err
+				}
 			}
 		}
 	}
@@ -94,16 +101,22 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 }
 
 // find returns the first usable Info that libfabric offers for req and that fits h, or nil if there
-// is none. For an IP provider, find calls fi_getinfo again with a local address (FI_SOURCE): that
-// is h.source if it is valid and the provider can take it, else local if that is not empty. In the
-// other cases the domain must have the name h.iface. If h.iface is empty, every domain of a
-// provider without IP fits, and every domain of an IP provider whose address is routable. If the
-// first usable Info is that of an adapter, find chooses among the adapters of its provider instead,
-// by [hints.adapter]; only h.iface restricts the choice.
-func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
+// is none. If exact is true, the provider's whole name must be the one in req. For an IP provider,
+// find calls fi_getinfo again with a local address (FI_SOURCE): that is h.source if it is valid and
+// the provider can take it, else local if that is not empty. In the other cases the domain must
+// have the name h.iface. If h.iface is empty, every domain of a provider without IP fits, and every
+// domain of an IP provider whose address is routable. If the first usable Info is that of an
+// adapter, find chooses among the adapters of its provider instead, by [hints.adapter]; only
+// h.iface restricts the choice.
+func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 	infos, err := getInfo("", "", 0, req)
 	if err != nil {
 		return nil, err
+	}
+	if exact {
+		infos = slices.DeleteFunc(infos, func(i *fi.Info) bool {
+			return !strings.EqualFold(i.Fabric.ProvName, req.Fabric.ProvName)
+		})
 	}
 	_, notName := netip.ParseAddr(h.iface)
 	for _, i := range infos {
@@ -111,7 +124,7 @@ func (h *hints) find(req *fi.Info, local string) (*fi.Info, error) {
 			continue
 		}
 		if req.Domain.DataProgress == fi.ProgressManual && !emulated(i.EP.Protocol) {
-			if own, err := h.find(h.natively(req, i), local); own != nil || err != nil {
+			if own, err := h.find(h.natively(req, i), local, true); own != nil || err != nil {
 				return own, err
 			}
 		}
@@ -273,6 +286,8 @@ func (h *hints) noProvider() error {
 	if h.provider != "" {
 		if reasons := h.unsuitable(); len(reasons) > 0 {
 			have = strings.Join(reasons, "; ")
+		} else if v := fi.LibraryVersion(); strings.EqualFold(h.provider, "net") && v.Major() >= 2 {
+			have = fmt.Sprintf("use tcp: that is the name of net in libfabric %v", v)
 		}
 	}
 	return fmt.Errorf("%s that reaches all ranks; %s", what, have)

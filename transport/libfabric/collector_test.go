@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 // churnHeap runs the garbage collector again and again until the test ends, and allocates and
@@ -58,7 +59,7 @@ func pattern(b []byte, seed int) []byte {
 // cgo's pointer checks are active, because cgocheck=1 is Go's default.
 func TestCollector(t *testing.T) {
 	const rounds, part = 200, 70_000
-	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {
+	for _, prov := range []string{"shm", "tcp;ofi_rxm", libfabrictest.XNet(), "udp;ofi_rxd"} {
 		t.Run(prov, func(t *testing.T) {
 			a, b := pair(t, prov, nil)
 			limit := a.dom.attr.MaxMsgSize

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
 
@@ -61,8 +62,8 @@ func TestConformance(t *testing.T) {
 	t.Run("tcp;ofi_rxm", func(t *testing.T) {
 		conform(t, "tcp;ofi_rxm", append(refusals(connectionEnds), transporttest.WithRanks(1, 2, 3, 5))...)
 	})
-	t.Run("net", func(t *testing.T) {
-		conform(t, "net", append(refusals(connectionEnds), transporttest.WithRanks(1, 2, 4))...)
+	t.Run("xnet", func(t *testing.T) {
+		conform(t, libfabrictest.XNet(), append(refusals(connectionEnds), transporttest.WithRanks(1, 2, 4))...)
 	})
 	t.Run("shm", func(t *testing.T) {
 		conform(t, "shm", append(refusals("accesses are copied by the kernel, which knows no keys"),
@@ -91,7 +92,7 @@ func TestConformance(t *testing.T) {
 // that addresses can be inserted with InsertSym.
 func TestConformanceSymmetric(t *testing.T) {
 	jobs := 0
-	for _, prov := range []string{"tcp;ofi_rxm", "net"} {
+	for _, prov := range []string{"tcp;ofi_rxm", libfabrictest.XNet()} {
 		t.Run(prov, func(t *testing.T) {
 			transporttest.Run(t, func(t testing.TB, n int) *transporttest.Job {
 				t.Helper()

@@ -144,9 +144,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		frame = max(info.Tx.InjectSize, 1024)
 		latency = 1_000
 		d.tries = 16
-		if kernelCopies() {
+		if kernelCopies() && fi.LibraryVersion().Major() < 2 {
 			// FI_DELIVERY_COMPLETE is not needed, because the kernel has written the data when
-			// fi_writemsg returns.
+			// fi_writemsg returns. In libfabric 2.x the peer may copy the data later.
 			d.writeFlags = fi.FlagCompletion
 		}
 	default:

@@ -80,7 +80,7 @@ func TestKilled(t *testing.T) {
 		runPeer(t, prov)
 		return
 	}
-	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets", "plain", "verbs", "efa", "cxi", "psm"} {
+	for _, prov := range []string{"tcp;ofi_rxm", libfabrictest.XNet(), "sockets", "plain", "verbs", "efa", "cxi", "psm"} {
 		for name, before := range map[string]func(t *testing.T, a *node, p *os.Process){
 			"not contacted": func(*testing.T, *node, *os.Process) {},
 			"idle": func(t *testing.T, a *node, p *os.Process) {
@@ -106,7 +106,7 @@ func TestKilled(t *testing.T) {
 		} {
 			t.Run(prov+"/"+name, func(t *testing.T) {
 				over := prov
-				if !slices.Contains(providers, prov) {
+				if !slices.Contains(providers(), prov) {
 					t.Setenv(testScript, prov)
 					over = libfabrictest.Name
 				}

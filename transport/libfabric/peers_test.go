@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 const testTimeout = 20 * time.Second
@@ -114,7 +115,7 @@ func kinds(l []transport.Completion, k transport.CompletionKind) (n int) {
 // TestPeerDies closes rank 1 without Shutdown after both ranks have exchanged messages, as if its
 // process had died. Rank 0 must report it down once, and then refuse to send to it.
 func TestPeerDies(t *testing.T) {
-	for _, prov := range []string{"tcp;ofi_rxm", "net", "sockets"} {
+	for _, prov := range []string{"tcp;ofi_rxm", libfabrictest.XNet(), "sockets"} {
 		t.Run(prov, func(t *testing.T) {
 			a, b := pair(t, prov, nil)
 			require.NoError(t, send(t, a, 1, "hello", a, b))

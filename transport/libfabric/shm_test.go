@@ -58,9 +58,15 @@ func TestShmPeer(t *testing.T) {
 			err = a.ep.(transport.RMAEndpoint).Read(op)
 			return !errors.Is(err, transport.ErrAgain)
 		}, a)
-		require.NoError(t, err)
-		until(t, func() bool { return len(a.seen) == 2 }, a)
-		require.Equal(t, 1, kinds(a.seen, transport.OpDone))
+		// libfabric 2.x refuses operations with a peer that it has not mapped yet, so the Read itself may
+		// fail.
+		done := 1
+		if err != nil {
+			require.ErrorIs(t, err, transport.ErrPeerDown)
+			done = 0
+		}
+		until(t, func() bool { return len(a.seen) == done+1 }, a)
+		require.Equal(t, done, kinds(a.seen, transport.OpDone))
 		for _, c := range a.seen {
 			require.ErrorIs(t, c.Err, transport.ErrPeerDown)
 		}
