@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 const buildTags = "libfabric"
@@ -14,7 +16,7 @@ const buildTags = "libfabric"
 // TestOverLibfabric runs benchmarks of messages, one-sided transfers, atomics and reductions, which
 // verify their data, over each of four providers of libfabric.
 func TestOverLibfabric(t *testing.T) {
-	for _, provider := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"} {
+	for _, provider := range []string{"shm", "tcp;ofi_rxm", libfabrictest.XNet(), "udp;ofi_rxd"} {
 		for _, b := range []*benchmark{&latency, &bw, &putBW, &getBW, &fetchOp, &allreduce} {
 			t.Run(provider+"/"+b.name, func(t *testing.T) {
 				t.Setenv("WEFT_TRANSPORT_USE", "libfabric")

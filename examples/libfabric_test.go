@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 const withLibfabric = true
@@ -21,9 +23,9 @@ func TestOverLibfabric(t *testing.T) {
 		provider string
 		args     []string
 	}{
-		{"shm", allreduce}, {"tcp;ofi_rxm", allreduce}, {"net", allreduce}, {"udp;ofi_rxd", allreduce},
+		{"shm", allreduce}, {"tcp;ofi_rxm", allreduce}, {libfabrictest.XNet(), allreduce}, {"udp;ofi_rxd", allreduce},
 		{"sockets", allreduce}, {"tcp;ofi_rxm;ofi_hook_perf", allreduce},
-		{"shm", histogram}, {"tcp;ofi_rxm", histogram}, {"net", workqueue}, {"udp;ofi_rxd", workqueue},
+		{"shm", histogram}, {"tcp;ofi_rxm", histogram}, {libfabrictest.XNet(), workqueue}, {"udp;ofi_rxd", workqueue},
 	} {
 		t.Run(e.provider+strings.TrimPrefix(e.args[0], "./examples"), func(t *testing.T) {
 			all := append([]string{"-timeout", "1m", "-transport", "libfabric", "-provider", e.provider, "-np", "4", "-v"}, e.args...)

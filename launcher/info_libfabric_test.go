@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/launcher/job"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 // TestInfoListsProviders: gorun -info must print the table of the providers that libfabric has on
@@ -79,11 +80,12 @@ func TestInfoToABrokenPipe(t *testing.T) {
 
 // TestInfoOfProvider: gorun -info -provider P must print how ranks use P, and nothing else.
 func TestInfoOfProvider(t *testing.T) {
-	j, _, err := job.Parse([]string{"-info", "-provider", "net"}, nil)
+	xnet := libfabrictest.XNet()
+	j, _, err := job.Parse([]string{"-info", "-provider", xnet}, nil)
 	require.NoError(t, err)
 	var b strings.Builder
 	require.NoError(t, WriteInfo(&b, j, nil))
-	require.Regexp(t, `^provider   net \d+\.\d+, FI_PROTO_XNET\n`, b.String())
+	require.Regexp(t, `^provider   `+xnet+` \d+\.\d+, FI_PROTO_XNET\n`, b.String())
 	require.Regexp(t, `\nlarge +rendezvous: `, b.String())
 	require.NotContains(t, b.String(), "WEFT_")
 	for line := range strings.Lines(b.String()) {

@@ -14,9 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/bench/contest"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
-var testedProviders = []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd"}
+func testedProviders() []string {
+	return []string{"shm", "tcp;ofi_rxm", libfabrictest.XNet(), "udp;ofi_rxd"}
+}
 
 // TestPeersOverLibfabric runs the C programs with which weft is compared over libfabric. Each must
 // report a figure.
@@ -28,7 +31,7 @@ func TestPeersOverLibfabric(t *testing.T) {
 	b.findLibfabric(t.Context())
 	require.True(t, b.libfabric, "pkg-config finds libfabric, which this test was built with")
 	require.NoError(t, b.buildLibfabric(t.Context()))
-	s := &settings{time: 10 * time.Millisecond, providers: testedProviders, sizes: []int{64, 4096}}
+	s := &settings{time: 10 * time.Millisecond, providers: testedProviders(), sizes: []int{64, 4096}}
 	messages := b.messages(s)
 	require.Len(t, messages, len(s.providers)*2)
 	require.Equal(t, contest.OfDifference, messages[0].Lines[0].Of)

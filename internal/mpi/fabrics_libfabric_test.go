@@ -3,30 +3,41 @@
 package mpi_test
 
 import (
+	"os"
+
 	"github.com/weft-hpc/weft/comm/commtest"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric"
 	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
-// Tests over fabrics also run over providers of libfabric. Some of these providers have atomics, and
-// some address remote memory by its virtual address (FI_MR_VIRT_ADDR).
+// Tests over fabrics also run over providers of libfabric, and only over these if TESTED_LIBFABRIC
+// is set, as make fi-2x does. Some of these providers have atomics, and some address remote memory by
+// its virtual address (FI_MR_VIRT_ADDR).
 func init() {
+	connectOver["libfabric tcp;ofi_rxm"] = []commtest.Option{
+		commtest.WithParam("transport.use", "libfabric"), commtest.WithParam("transport.libfabric.provider", "tcp;ofi_rxm"),
+	}
+	// Not in ranks that run a program, because addLibfabric builds testprov and calls libfabric.
+	beforeTests = append(beforeTests, addLibfabric)
+}
+
+func addLibfabric() {
+	libfabrictest.MustLoad()
+	if os.Getenv("TESTED_LIBFABRIC") != "" {
+		fabrics = nil
+	}
 	// The ranks of these tests are in one process. There endpoints of shm crash if another one
 	// ends. With udp;ofi_rxd nothing reports the end of a rank. sockets loses the last messages of
 	// a rank that ends.
 	immortal := map[string]bool{"shm": true, "udp;ofi_rxd": true, "sockets": true}
-	for _, prov := range []string{"shm", "tcp;ofi_rxm", "net", "udp;ofi_rxd", "sockets"} {
+	for _, prov := range []string{"shm", "tcp;ofi_rxm", libfabrictest.XNet(), "udp;ofi_rxd", "sockets"} {
 		fabrics = append(fabrics, fabric{
 			name: prov, open: libfabric.New, immortal: immortal[prov],
 			opts: []commtest.Option{commtest.WithParam("transport.libfabric.provider", prov)},
 		})
 	}
-	connectOver["libfabric tcp;ofi_rxm"] = []commtest.Option{
-		commtest.WithParam("transport.use", "libfabric"), commtest.WithParam("transport.libfabric.provider", "tcp;ofi_rxm"),
-	}
 	// The manners of providers that need an adapter.
-	beforeTests = append(beforeTests, libfabrictest.MustLoad)
 	for _, manner := range []string{"verbs", "efa", "cxi", "psm"} {
 		fabrics = append(fabrics, fabric{
 			name: libfabrictest.Name + "," + manner,
