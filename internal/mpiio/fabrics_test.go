@@ -15,21 +15,28 @@ import (
 	"github.com/weft-hpc/weft/transport/tcp"
 )
 
-// overFabrics runs f over some fabrics with each number of ranks in counts. The code of files does
-// not depend on the fabric; the fabrics differ in how messages with layouts and windows work.
+// fabric is a provider, with options for commtest.Run.
+type fabric struct {
+	name string
+	open func() transport.Provider // called for each job
+	opts []commtest.Option
+}
+
+// fabrics are the fabrics of the tests. The code of files does not depend on the fabric; the fabrics
+// differ in how messages with layouts and windows work. Files with build tags add more.
+var fabrics = []fabric{
+	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
+	{name: "without RMA", open: func() transport.Provider {
+		return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000))
+	}},
+	{name: "shm", open: shm.New},
+	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
+}
+
+// overFabrics runs f over each of fabrics with each number of ranks in counts.
 func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm, name string) error) {
 	t.Helper()
-	for _, fab := range []struct {
-		name string
-		open func() transport.Provider
-	}{
-		{"inproc", func() transport.Provider { return inproc.NewFabric() }},
-		{"without RMA", func() transport.Provider {
-			return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000))
-		}},
-		{"shm", shm.New},
-		{"tcp", func() transport.Provider { return tcp.New() }},
-	} {
+	for _, fab := range fabrics {
 		for _, n := range counts {
 			t.Run(fmt.Sprintf("%s/%d", fab.name, n), func(t *testing.T) {
 				name := filepath.Join(t.TempDir(), "file")
@@ -38,7 +45,7 @@ func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm, name string) e
 					nodes[r] = r / 2 // two ranks of a host, so that there are several aggregators
 				}
 				commtest.Run(t, n, func(c *comm.Comm) error { return f(c, name) },
-					commtest.WithProviders(fab.open()), commtest.WithNodes(nodes...))
+					append([]commtest.Option{commtest.WithProviders(fab.open()), commtest.WithNodes(nodes...)}, fab.opts...)...)
 			})
 		}
 	}
