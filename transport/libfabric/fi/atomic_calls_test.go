@@ -134,9 +134,20 @@ func TestAtomicIncrements(t *testing.T) {
 	}
 }
 
-// TestAtomicsOfNet checks that net supports no atomic operation, although it has CapAtomic.
+// TestAtomicsOfNet checks that net supports no atomic operation, although it has CapAtomic, and that
+// the same provider of libfabric 2.x, tcp, does not offer CapAtomic.
 func TestAtomicsOfNet(t *testing.T) {
-	a, b := atomicPair(t, "net")
+	if v2 {
+		hints := NewInfo()
+		hints.Fabric.ProvName, hints.EP.Type, hints.Caps = xnet, EPRDM, CapAtomic
+		infos, err := GetInfo(HeaderVersion, "", "", 0, hints)
+		require.NoError(t, err, "hints for tcp also select tcp;ofi_rxm")
+		for _, i := range infos {
+			require.Equal(t, "tcp;ofi_rxm", i.Fabric.ProvName)
+		}
+		return
+	}
+	a, b := atomicPair(t, xnet)
 	w := b.remote(64)
 	require.NotZero(t, a.info.Caps&CapAtomic)
 	for _, f := range forms {

@@ -67,10 +67,10 @@ var atomicProviders = []struct {
 	},
 	{
 		"udp;ofi_rxd", map[string]int{"base": 1256, "fetch": 1256, "compare": 628}, append(wide, TypeInt128, TypeUint128),
-		map[string]onViolation{"base": swallowed, "fetch": lost, "compare": lost}, true,
+		map[string]onViolation{"base": swallowed, "fetch": lost, "compare": lost}, !v2,
 	},
 	{
-		"sockets", map[string]int{"base": 4096, "fetch": 4096, "compare": 4096}, wide,
+		"sockets", map[string]int{"base": 4096, "fetch": 4096, "compare": 4096}, in2(append(wide, TypeInt128, TypeUint128), wide),
 		map[string]onViolation{"base": refused, "fetch": refused, "compare": refused}, false,
 	},
 }

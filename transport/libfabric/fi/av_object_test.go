@@ -44,7 +44,12 @@ func TestAVAsync(t *testing.T) {
 			_, err := v.Insert(addrs[:1], out[:1], 0, 1)
 			require.ErrorIs(t, err, ErrNoEQ, "before a queue is bound")
 		}
-		require.NoError(t, v.BindEQ(eq, 0))
+		err := v.BindEQ(eq, 0)
+		if v2 && facts.prov != "sockets" { // address vectors of 2.x have no events
+			require.ErrorIs(t, err, ErrNotSupported)
+			return
+		}
+		require.NoError(t, err)
 		require.ErrorIs(t, eq.Close(), ErrBusy, "the vector needs the queue")
 
 		n, err := v.Insert(addrs[:5], out[:5], 0, 77)

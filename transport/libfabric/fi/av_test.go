@@ -3,6 +3,7 @@
 package fi
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -30,9 +31,9 @@ type avFacts struct {
 // special hardware.
 var avProviders = []avFacts{
 	{prov: "shm", syncErr: true},
-	{prov: "net", svc: true, sym: true, sets: true, async: true, reason: true, syncErr: true},
-	{prov: "tcp;ofi_rxm", svc: true, sym: true, sets: true, async: true, reason: true, syncErr: true},
-	{prov: "udp;ofi_rxd", async: true, reason: true, syncErr: true, firstLost: true},
+	{prov: xnet, svc: true, sym: true, sets: !v2, async: !v2, reason: true, syncErr: true},
+	{prov: "tcp;ofi_rxm", svc: true, sym: true, sets: !v2, async: !v2, reason: true, syncErr: true},
+	{prov: "udp;ofi_rxd", async: !v2, reason: true, syncErr: true, firstLost: true},
 	{prov: "sockets", svc: true, sym: true, shared: true, async: true},
 }
 
@@ -168,11 +169,20 @@ func requireAddr(t *testing.T, facts avFacts, v *AV, a Addr, want []byte) {
 		return
 	}
 	require.NoError(t, err)
-	require.Equal(t, want, got)
+	require.Equal(t, lookedUp(facts, want), got)
+}
+
+// lookedUp returns what Lookup returns for the inserted address addr. shm of libfabric 2.x leaves out
+// the scheme.
+func lookedUp(facts avFacts, addr []byte) []byte {
+	if v2 && facts.prov == "shm" {
+		return bytes.TrimPrefix(addr, []byte("fi_shm://"))
+	}
+	return addr
 }
 
 func TestAVInsertWithoutOut(t *testing.T) {
-	eachAV(t, func(t *testing.T, _ avFacts, d *Domain) {
+	eachAV(t, func(t *testing.T, facts avFacts, d *Domain) {
 		v := openAV(t, d, AVAttr{})
 		addrs := testAddrs(t, d, 3)
 		n, err := v.Insert(addrs, nil, 0, 0)
@@ -180,7 +190,7 @@ func TestAVInsertWithoutOut(t *testing.T) {
 		require.Equal(t, 3, n)
 		got, err := v.Lookup(2)
 		require.NoError(t, err)
-		require.Equal(t, addrs[2], got)
+		require.Equal(t, lookedUp(facts, addrs[2]), got)
 	})
 }
 
@@ -242,6 +252,8 @@ func TestAVInsertSomeBad(t *testing.T) {
 					case name != "port 0" && name != "0.0.0.0":
 						// This package detects all bad addresses except these two.
 						require.ErrorIs(t, failed.Errs[i], ErrInvalid)
+					case v2 && facts.prov == "udp;ofi_rxd": // it gives a reason for some addresses
+						require.Error(t, failed.Errs[i])
 					case flags == FlagSyncErr && facts.reason:
 						require.NotErrorIs(t, failed.Errs[i], ErrOther, "%s: the provider says why", name)
 						require.Error(t, failed.Errs[i])
@@ -253,7 +265,7 @@ func TestAVInsertSomeBad(t *testing.T) {
 				require.ErrorIs(t, v.Remove(out), ErrInvalid, "failed ones cannot be removed")
 				got, err := v.Lookup(out[3])
 				require.NoError(t, err)
-				require.Equal(t, good[1], got, name)
+				require.Equal(t, lookedUp(facts, good[1]), got, name)
 				require.NoError(t, v.Remove([]Addr{0, 1}), "after %s", name)
 			}
 		}
@@ -307,11 +319,16 @@ func TestAVInsertTwice(t *testing.T) {
 }
 
 // TestAVShmAbsentPeers checks that two peers of shm that have no enabled endpoint get the same
-// Addr, so that the second insertion returns ErrAlready.
+// Addr, so that the second insertion returns ErrAlready. With libfabric 2.x each gets its own.
 func TestAVShmAbsentPeers(t *testing.T) {
 	v := openAV(t, openDomain(t, setup{prov: "shm"}), AVAttr{})
 	name := func(i int) []byte { return fmt.Appendf(nil, "fi_shm://weft-absent-%d-%d", os.Getpid(), i) }
 	n, err := v.Insert([][]byte{name(0), name(1)}, nil, 0, 0)
+	if v2 {
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		return
+	}
 	require.Equal(t, 1, n)
 	require.ErrorIs(t, err, ErrAlready)
 }

@@ -18,7 +18,7 @@ var cmProviders = []struct {
 	unaware  bool // a send after the end of the connection succeeds
 }{
 	{"tcp", 256, false, false},
-	{"net", 256, false, false},
+	{in2("tcp", "net"), 256, false, false},
 	{"sockets", 256, true, true},
 }
 

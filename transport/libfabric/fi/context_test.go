@@ -49,7 +49,7 @@ func TestZeroContext(t *testing.T) {
 
 // TestContextFailedPost checks that a failed post leaves nothing in flight and nothing pinned.
 func TestContextFailedPost(t *testing.T) {
-	a, _ := openPair(t, setup{prov: "net"})
+	a, _ := openPair(t, setup{prov: xnet})
 	ctx := NewContext(nil)
 	big := make([]byte, a.info.Tx.InjectSize+1)
 	require.Error(t, a.ep.SendMsg(&Msg{Bufs: [][]byte{big}, Addr: a.peer, Context: ctx}, FlagInject))

@@ -117,7 +117,7 @@ func TestCQFormats(t *testing.T) {
 func TestCQWait(t *testing.T) {
 	waits := map[string][]WaitObj{
 		"shm":         {WaitYield, WaitUnspec},
-		"net":         {WaitUnspec, WaitFD, WaitPollFD},
+		xnet:          {WaitUnspec, WaitFD, WaitPollFD},
 		"tcp;ofi_rxm": {WaitUnspec, WaitFD, WaitPollFD},
 		"udp;ofi_rxd": {WaitUnspec, WaitFD},
 		"sockets":     {WaitUnspec, WaitFD, WaitMutexCond},
@@ -178,7 +178,7 @@ func TestCQWait(t *testing.T) {
 // TestCQDescriptor waits for a message by sleeping on the queue's descriptor whenever TryWait
 // permits that. The message must arrive.
 func TestCQDescriptor(t *testing.T) {
-	for _, prov := range []string{"net", "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
+	for _, prov := range []string{xnet, "tcp;ofi_rxm", "udp;ofi_rxd", "sockets"} {
 		t.Run(prov, func(t *testing.T) {
 			a, b := openPair(t, setup{prov: prov, cq: CQAttr{Format: CQTagged, Wait: WaitFD}})
 			fd, err := b.cq.FD()
@@ -206,7 +206,7 @@ func TestCQDescriptor(t *testing.T) {
 
 // TestCQPollFDs checks the descriptors of a queue opened with WaitPollFD.
 func TestCQPollFDs(t *testing.T) {
-	for _, prov := range []string{"net", "tcp;ofi_rxm"} {
+	for _, prov := range []string{xnet, "tcp;ofi_rxm"} {
 		t.Run(prov, func(t *testing.T) {
 			a, _ := openPair(t, setup{prov: prov, cq: CQAttr{Wait: WaitPollFD}})
 			fds, _, err := a.cq.PollFDs()

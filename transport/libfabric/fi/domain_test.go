@@ -161,6 +161,8 @@ func TestDomainRegMR(t *testing.T) {
 			require.Equal(t, EventMRComplete, ev.Type)
 			require.Equal(t, d.FID(), ev.FID, "sockets names the domain, not the region")
 			require.NoError(t, mr.Close())
+		} else if o.prov == "sockets" { // of libfabric 2.x accepts the queue and writes no events
+			require.NoError(t, err)
 		} else {
 			require.Error(t, err)
 		}

@@ -20,7 +20,7 @@ func TestEndpoint(t *testing.T) {
 			require.ErrorIs(t, err, ErrNoData)
 		} else {
 			require.NoError(t, err)
-			require.Equal(t, b.av.StrAddr(seen), b.av.StrAddr(name))
+			require.Equal(t, b.av.StrAddr(seen), b.av.StrAddr(lookedUp(avFacts{prov: prov}, name)))
 		}
 
 		_, err = a.ep.GetOpt(OptBufferedMin)

@@ -4,6 +4,7 @@ package fi
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -13,6 +14,22 @@ import (
 
 // testTimeout bounds how long a test waits for an expected event.
 const testTimeout = 10 * time.Second
+
+// v2 says that the library is libfabric 2.x. xnet is the name of the provider with the protocol
+// FI_PROTO_XNET, see TestXNet. Both are variables of the package, so they are set before the first
+// call of fi_getinfo.
+var (
+	v2   = LibraryVersion().Major() >= 2
+	xnet = in2("tcp", "net")
+)
+
+// in2 returns a with libfabric 2.x and b with 1.x.
+func in2[T any](a, b T) T {
+	if v2 {
+		return a
+	}
+	return b
+}
 
 // setup describes the endpoints that a test opens. A zero field means the default in its comment.
 type setup struct {
@@ -71,7 +88,22 @@ func localInfo(t *testing.T, s setup) *Info {
 		infos, err = GetInfo(HeaderVersion, "", "", 0, hints)
 	}
 	require.NoError(t, err, "%s must be able to do this", s.prov)
-	return infos[0]
+	return named(t, infos, s.prov)
+}
+
+// TestXNet checks that xnet is the name of the provider with the protocol FI_PROTO_XNET.
+func TestXNet(t *testing.T) {
+	info := localInfo(t, setup{prov: xnet, ep: EPRDM, caps: CapMsg})
+	require.Equal(t, ProtoXNet, info.EP.Protocol)
+}
+
+// named returns the first of infos whose provider has exactly this name. The hints tcp also select
+// tcp;ofi_rxm.
+func named(t *testing.T, infos []*Info, prov string) *Info {
+	t.Helper()
+	at := slices.IndexFunc(infos, func(i *Info) bool { return i.Fabric.ProvName == prov })
+	require.NotEqual(t, -1, at, "no info of %s", prov)
+	return infos[at]
 }
 
 // openPair opens two endpoints of a provider, inserts the address of each into the vector of the

@@ -91,7 +91,12 @@ func TestMRAsync(t *testing.T) {
 		eq := openEQ(t, d)
 		err := d.BindEQ(eq, FlagRegMR)
 		if !facts.async {
-			require.Error(t, err)
+			if v2 && facts.prov == "sockets" { // it accepts the queue and writes no events
+				require.NoError(t, err)
+				require.NoError(t, d.Close())
+			} else {
+				require.Error(t, err)
+			}
 			require.NoError(t, eq.Close())
 			return
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// offer describes what a provider of libfabric 1.17 supports. The tests expect errors for
+// offer describes what a provider of libfabric 1.17 or 2.1 supports. The tests expect errors for
 // everything else.
 type offer struct {
 	prov      string
@@ -28,26 +28,26 @@ var both = []Progress{ProgressAuto, ProgressManual}
 
 var offers = []offer{
 	{
-		prov: "net", types: []EPType{EPMsg, EPRDM}, progress: both, control: both,
-		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, bindEQ: true,
+		prov: xnet, types: []EPType{EPMsg, EPRDM}, progress: both, control: both,
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, bindEQ: true, affinity: v2,
 	},
 	{
 		prov: "tcp;ofi_rxm", types: []EPType{EPRDM}, progress: both, control: both,
-		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, barrier: true,
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, barrier: !v2, affinity: v2,
 	},
 	{
 		prov: "shm", types: []EPType{EPRDM}, progress: []Progress{ProgressManual}, control: both,
-		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitYield}, named: true,
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitYield}, named: true, affinity: v2,
 	},
 	{
 		prov: "udp;ofi_rxd", types: []EPType{EPRDM},
-		progress: []Progress{ProgressManual}, control: []Progress{ProgressManual},
-		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD},
+		progress: []Progress{ProgressManual}, control: in2(both, []Progress{ProgressManual}),
+		waits: []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitPollFD}, affinity: v2,
 	},
 	{
 		prov: "sockets", types: []EPType{EPMsg, EPRDM, EPDgram}, progress: both, control: both,
 		waits:  []WaitObj{WaitNone, WaitUnspec, WaitFD, WaitMutexCond},
-		bindEQ: true, regMR: true, affinity: true, flagWrite: true,
+		bindEQ: true, regMR: !v2, affinity: true, flagWrite: true,
 	},
 }
 
@@ -75,7 +75,7 @@ func (o offer) info(t *testing.T) *Info {
 	h.EP.Type = o.types[0]
 	infos, err := GetInfo(HeaderVersion, "", "", 0, h)
 	require.NoError(t, err)
-	return infos[0]
+	return named(t, infos, o.prov)
 }
 
 // open opens a fabric and a domain. The caller closes both.

@@ -41,7 +41,7 @@ func TestUseHooks(t *testing.T) {
 	require.ErrorIs(t, func() error { _, _ = Providers(); return UseHooks("perf") }(), ErrBusy)
 
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"=hooks", "FI_LOG_LEVEL=trace", "FI_LOG_PROV=net")
+	cmd.Env = append(os.Environ(), childVariable+"=hooks", "FI_LOG_LEVEL=trace", "FI_LOG_PROV="+xnet)
 	var log strings.Builder
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
@@ -66,7 +66,7 @@ func hooksChild() error {
 		return fmt.Errorf("a second UseHooks: %w", err)
 	}
 	hints := NewInfo()
-	hints.Fabric.ProvName = "net"
+	hints.Fabric.ProvName = xnet
 	infos, err := GetInfo(HeaderVersion, "127.0.0.1", "", FlagSource, hints)
 	if err != nil {
 		return err
