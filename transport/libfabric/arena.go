@@ -55,6 +55,7 @@ type arena struct {
 	slots    []slot  // as many as the provider has room for operations, at most slotCount
 	freeHead int32   // head of the list of free slots; -1: none
 	busy     int     // number of slots in use
+	messages int     // number of slots in use by messages
 	peerBusy []int32 // number of slots in use by peer
 
 	bufs   []recvBuffer
@@ -98,6 +99,8 @@ const (
 func (o operation) String() string {
 	return [...]string{"", "send", "read", "write", "atomic", "send"}[o]
 }
+
+func (o operation) isMessage() bool { return o == opSend || o == opControl }
 
 // newArena maps the memory of an arena for messages of up to maxFrame bytes, for a job with this
 // number of peers. txSize is the number of operations that the provider has room for; 0: it does
@@ -181,6 +184,9 @@ func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) i
 	a.freeHead = s.next
 	a.busy++
 	a.peerBusy[peer]++
+	if what.isMessage() {
+		a.messages++
+	}
 	s.what, s.peer, s.op = what, peer, op
 	return int(i)
 }
@@ -199,6 +205,9 @@ func (a *arena) free(i int) {
 	}
 	if s.cause != nil {
 		s.failures, s.pause, s.cause = 0, 0, nil
+	}
+	if s.what.isMessage() {
+		a.messages--
 	}
 	s.what = opNone
 	s.next = a.freeHead

@@ -161,6 +161,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	if info.Caps&fi.CapRMA != 0 {
 		caps |= transport.CapRead | transport.CapWrite
 	}
+	if d.mayRefuse {
+		caps |= transport.CapBatch
+	}
 	var mr transport.MRMode
 	for _, m := range []struct {
 		fi fi.MRMode

@@ -15,9 +15,30 @@ var (
 	_ transport.Endpoint       = (*endpoint)(nil)
 	_ transport.RMAEndpoint    = rmaEndpoint{}
 	_ transport.AtomicEndpoint = atomicEndpoint{}
+	_ transport.BatchEndpoint  = (*endpoint)(nil)
 )
 
 func (e *endpoint) Address() transport.Address { return e.d.address }
+
+// EnableBatch has no effect: Send holds back no message. A provider that may refuse messages has
+// CapBatch for Unsent.
+func (e *endpoint) EnableBatch() {}
+
+// Unsent reports whether the fabric may still refuse a message (domain.mayRefuse). Only a Read of the
+// queue sends a refused message again, so the caller must Read the queue although Send has returned
+// true, and although the provider may make progress by itself.
+func (e *endpoint) Unsent() bool {
+	a := e.d.arena
+	if !e.d.mayRefuse || a.messages == 0 {
+		return false
+	}
+	for i := range a.slots {
+		if s := &a.slots[i]; s.what.isMessage() && !e.d.unwanted(s) {
+			return true
+		}
+	}
+	return false // all are for peers that have failed, and may stay in flight
+}
 
 // check returns an error if op cannot be started: the domain is closed or shut down, the peer or
 // the header length is invalid, or the peer has failed or left.

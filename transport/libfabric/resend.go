@@ -29,6 +29,9 @@ import (
 // messages, the transport sends the same message again without limit, until it knows that the peer
 // has failed.
 //
+// Reads of the queue do all this. So while the fabric may refuse a message, the endpoint asks for Reads
+// ([endpoint.Unsent]), also from a rank that computes without calls.
+//
 // An injected message has no slot. So the transport does not inject messages if the provider may refuse
 // them ([domain.mayRefuse]).
 

@@ -115,3 +115,39 @@ func TestProgress(t *testing.T) {
 		})
 	}
 }
+
+// TestUnsent checks that the endpoint asks for Reads as long as the fabric may refuse a message, so
+// that a rank that computes sends a refused message again, and that it does not ask for the sake of a
+// peer that has failed, nor over a provider that refuses no message.
+func TestUnsent(t *testing.T) {
+	a, b := scripted(t, "cxi,enorx=2")
+	require.True(t, a.dom.Attr().Caps.Has(transport.CapBatch))
+	require.Equal(t, transport.ProgressAuto, a.dom.Attr().Progress)
+	unsent := a.ep.(transport.BatchEndpoint).Unsent
+	require.False(t, unsent())
+	refused := 0
+	for i := range 20 {
+		require.NoError(t, send(t, a, 1, "hello", a, b))
+		for range 100 {
+			b.poll(t)
+			require.True(t, unsent(), "only a Read of a ends its message")
+		}
+		until(t, func() bool {
+			if a.dom.peers[1].resends > 0 {
+				refused++
+				require.True(t, unsent())
+			}
+			return !unsent()
+		}, a, b)
+		until(t, func() bool { return len(b.msgs) == i+1 }, b)
+	}
+	require.Positive(t, refused)
+
+	require.NoError(t, send(t, a, 1, "hello", a, b))
+	require.True(t, unsent())
+	_ = a.dom.peerDown(1, "send", errRefused)
+	require.False(t, unsent())
+
+	c := newNode(t, "tcp;ofi_rxm", config(0, 1))
+	require.False(t, c.dom.Attr().Caps.Has(transport.CapBatch))
+}
