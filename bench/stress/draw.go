@@ -71,6 +71,7 @@ type kill struct {
 	after   time.Duration // time after all ranks are ready
 	spawned bool          // kill a process that a rank has started, instead of a rank
 	survive bool          // the other ranks go on after the kill, and report the first error of a call
+	recover bool          // with survive: they then go on without the killed rank
 }
 
 func (j job) command() []string {
@@ -158,7 +159,11 @@ func (r *runner) draw(seed uint64, kills bool) job {
 		// gets an error after bootstrap.timeout.
 		j.flags = append(j.flags, "-grace", "20s", "-p", "bootstrap.timeout=5s")
 	}
-	if k.spawned = rng.IntN(4) == 0; k.spawned {
+	if k.recover = k.survive && rng.IntN(2) == 0; k.recover {
+		// The ranks learn from gorun, too, that a rank has failed, and gorun does not end the job.
+		j.args = append(j.args, "-recover")
+		j.flags = append(j.flags, "-on-failure", "notify")
+	} else if k.spawned = rng.IntN(4) == 0; k.spawned {
 		j.args = append(j.args, "-only", "spawn", "-endless") // the ranks need the processes at the time of the kill
 	}
 	j.kill = &k

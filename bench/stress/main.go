@@ -8,8 +8,9 @@
 // random forced algorithms of collectives. It must exit with 0. If it runs for longer than a
 // minute, Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and
 // kills a random rank of each by SIGKILL at a random time, or a process that a rank has started:
-// the job must end within two seconds and leave no process and no file behind, and gorun must name
-// the killed rank. After a failure Stress prints the command that repeats the job.
+// the job must end in time and leave no process and no file behind, and gorun must name the killed
+// rank. In a quarter of these jobs the other ranks make a communicator without the killed rank, and
+// do further operations with it. After a failure Stress prints the command that repeats the job.
 //
 // With -testprov, the jobs use libfabric over weft's test provider (transport/libfabric/testprov)
 // in a random one of the given manners:

@@ -29,7 +29,7 @@ type job struct {
 
 func newJob(c *comm.Comm, o options) *job {
 	j := &job{options: o, own: rand.New(rand.NewPCG(o.seed, ^uint64(c.Rank()))), groups: make([]group, slots)}
-	j.leaves = j.own.IntN(2) == 0
+	j.leaves = j.own.IntN(2) == 0 && !o.recover
 	j.setActivity("nothing yet")
 	j.groups[0].Comm = c
 	asked := make(chan os.Signal, 1)

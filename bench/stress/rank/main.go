@@ -13,15 +13,17 @@
 //
 // With -ops 0 the job runs until a failure, and each rank prints its process id when it starts. With
 // -survive a rank ignores SIGTERM; if a call fails, the rank prints the time and the error, and exits
-// with 0.
+// with 0. With -recover the ranks that are left then do further operations without the failed rank.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/weft-hpc/weft/comm"
 )
@@ -33,6 +35,7 @@ type options struct {
 	end     int  // number of the operation to stop before; 0: run until a failure
 	bytes   int  // about the largest number of bytes that an operation transfers between all ranks
 	survive bool // a failure of another rank is expected: report the first error, and exit with 0
+	recover bool // with survive: go on with the other ranks after the first failure
 	crowds  bool // most operations run in many goroutines
 
 	only     names  // the operations to do besides job.regroup; empty: all
@@ -50,6 +53,7 @@ func main() {
 	flag.IntVar(&o.end, "ops", 30, "the `operation` to stop before; 0: run until a failure")
 	flag.IntVar(&o.bytes, "bytes", 8<<20, "`bytes` that an operation may transfer between all ranks, approximately")
 	flag.BoolVar(&o.survive, "survive", false, "ignore SIGTERM, and print the error of a failed call")
+	flag.BoolVar(&o.recover, "recover", false, "with -survive: after the first failure do operations with the ranks that are left")
 	flag.BoolVar(&o.crowds, "crowds", false, "make most operations run in many goroutines at the same time")
 	flag.Var(&o.only, "only", "`names` of the operations to do, with commas between them; empty: all")
 	flag.BoolVar(&o.sessions, "sessions", false, "start by Open, and do all operations several times, with a session each")
@@ -88,7 +92,19 @@ func (o options) run(c *comm.Comm) error {
 	if o.spawned != 0 {
 		return newJob(c, o).runSpawned()
 	}
-	return newJob(c, o).run()
+	j := newJob(c, o)
+	if o.recover {
+		j.only = recoverable
+	}
+	err := j.run()
+	if err != nil && o.recover {
+		j.failed, j.only = sync.Once{}, o.only
+		if rerr := j.goOn(); rerr != nil {
+			report(fmt.Errorf("after the failure: %w", rerr))
+			return errors.Join(err, rerr)
+		}
+	}
+	return err
 }
 
 // names are names of operations. They implement flag.Value.

@@ -17,12 +17,15 @@ import (
 //
 //	stress RANK ready PID              the rank ignores SIGTERM from now on
 //	stress RANK failed TIME KIND TEXT  a call returned an error, TIME nanoseconds after 1970
+//	stress RANK recovered SIZE         with -recover: SIZE ranks have gone on without the failed rank
 //	stress RANK ended TEXT             the error of Finalize
 //
 // RANK is "spawned" in a process that the operation spawn has started.
 func survive(o options) {
 	signal.Ignore(syscall.SIGTERM)
-	printLine(fmt.Sprint("ready ", os.Getpid()))
+	if !o.recover {
+		printLine(fmt.Sprint("ready ", os.Getpid()))
+	}
 	if o.sessions {
 		if err := withSession(1, o.run); err != nil {
 			report(fmt.Errorf("with a session: %w", err))
@@ -33,6 +36,9 @@ func survive(o options) {
 	if err != nil {
 		report(fmt.Errorf("init: %w", err))
 		return
+	}
+	if o.recover { // nothing can recover from a failure in Init
+		printLine(fmt.Sprint("ready ", os.Getpid()))
 	}
 	err = o.run(c)
 	ended := c.Finalize()
