@@ -43,7 +43,7 @@ func (k *call) close() error {
 // statuses.
 func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 	sts := make([]comm.Status, len(rs))
-	switch k.own.IntN(5) {
+	switch k.own.IntN(11) {
 	case 0:
 		for _, i := range k.own.Perm(len(rs)) {
 			var err error
@@ -80,6 +80,60 @@ func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 			}
 			runtime.Gosched()
 		}
+	case 4:
+		for range rs {
+			for found := false; !found; runtime.Gosched() {
+				var i int
+				var st comm.Status
+				var err error
+				if i, st, found, err = comm.TestAny(rs); err != nil {
+					return sts, err
+				}
+				if found {
+					sts[i] = st
+				}
+			}
+		}
+	case 5:
+		for done := range comm.Completed(rs) {
+			if done.Err != nil {
+				return sts, done.Err
+			}
+			sts[done.Index] = done.Status
+		}
+	case 6:
+		done, err := comm.WaitEach(rs, nil)
+		return each(sts, done, err)
+	case 7:
+		for {
+			done, all, err := comm.TestEach(rs, nil)
+			if all || err != nil {
+				return each(sts, done, err)
+			}
+			runtime.Gosched()
+		}
+	case 8: // Peek leaves the requests as they are
+		for i, r := range rs {
+			for found := false; !found; runtime.Gosched() {
+				var err error
+				if sts[i], found, err = r.Peek(); err != nil {
+					return sts, err
+				}
+			}
+		}
+		if k.own.IntN(2) == 0 {
+			return sts, comm.WaitAll(rs)
+		}
+		if all, err := comm.TestAll(rs); !all || err != nil {
+			return sts, fmt.Errorf("TestAll of complete requests: %v, %w", all, err)
+		}
+	case 9:
+		for i, r := range rs {
+			var err error
+			if sts[i], err = r.WaitContext(k.c.Context()); err != nil {
+				return sts, err
+			}
+		}
 	default:
 		for i, r := range rs {
 			for {
@@ -96,6 +150,20 @@ func (k *call) wait(rs []comm.Request) ([]comm.Status, error) {
 		}
 	}
 	return sts, nil
+}
+
+// each stores the results of WaitEach or TestEach, which are done and err, in sts.
+func each(sts []comm.Status, done []comm.Completion, err error) ([]comm.Status, error) {
+	if err == nil && len(done) != len(sts) {
+		err = fmt.Errorf("%d completions of %d requests", len(done), len(sts))
+	}
+	for i, d := range done {
+		if d.Index != i && err == nil {
+			err = fmt.Errorf("completion %d has the index %d", i, d.Index)
+		}
+		sts[i] = d.Status
+	}
+	return sts, err
 }
 
 // subject returns a random element type, the same on all ranks.

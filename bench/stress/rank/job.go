@@ -102,6 +102,7 @@ var operations = []choice{
 	{"sums", 4, sums},
 	{"parts", 4, parts},
 	{"persistent", 6, persistent},
+	{"requests", 3, requests},
 	{"neighbors", 5, neighbors},
 	{"intercomm", 5, intercomm},
 	{"files", 5, files},

@@ -11,7 +11,7 @@ import (
 // communicator of their own. So a rank that revokes the communicators in its slots ends all calls
 // in which another rank waits for it.
 var recoverable = names{"collectives", "messages", "ring", "barriers", "sums", "parts", "persistent", "sparse", "values", "views",
-	"window", "regions", "contention"}
+	"window", "regions", "contention", "requests"}
 
 // Operations after a recovery. Their numbers begin with firstRecovered, whatever the number of the
 // operation was that failed, because it may differ between ranks.

@@ -18,7 +18,7 @@ var withOthers = []func(k *call) error{
 	func(k *call) error { return k.subject().window(k) },
 	func(k *call) error { return k.subject().regions(k) },
 	func(k *call) error { return k.subject().views(k) },
-	sums, parts, persistent, neighbors, intercomm, sparse, values, tickets[int64], critical[int64],
+	sums, parts, persistent, requests, neighbors, intercomm, sparse, values, tickets[int64], critical[int64],
 }
 
 // spawn starts one to three processes of this program, and does collectives and messages with them:
