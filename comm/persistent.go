@@ -63,8 +63,9 @@ func (p *Persistent) Request() Request { return Request(p.in().Request()) }
 
 // Free frees the operation, which must not be active (MPI_Request_free). For a message, Free is
 // local. For a collective, Free is collective: all ranks call it, and it blocks as [Comm.Free]
-// does. The end of the job frees the operations that the program has not freed. Errors: ErrArg if
-// the operation is active; those of Comm.Free. Free of a nil or freed operation does nothing.
+// does. So if the ranks free several collectives, they must do so in the same order. The end of the
+// job frees the operations that the program has not freed. Errors: ErrArg if the operation is
+// active; those of Comm.Free. Free of a nil or freed operation does nothing.
 func (p *Persistent) Free() error { return p.in().Free() }
 
 func persistent(p *mpi.Persistent, err error) (*Persistent, error) { return (*Persistent)(p), err }

@@ -30,12 +30,13 @@ func (e element[T]) kinds() []kind {
 }
 
 // collectives does up to four random collectives: blocking ones, one after the other, or nonblocking
-// ones, all at the same time.
+// or persistent ones, all at the same time.
 func (e element[T]) collectives(k *call) error {
 	kinds, doing := e.kinds(), *k.activity.Load()
-	n, together := 1+k.rng.IntN(4), k.rng.IntN(2) == 0
+	n, form := 1+k.rng.IntN(4), []string{"blocking", "blocking", "nonblocking", "nonblocking", "persistent"}[k.rng.IntN(5)]
 	k.budget /= n
 	var requests []comm.Request
+	var prepared persistents
 	var checks []func() error
 	for i := range n {
 		drawn := kinds[k.rng.IntN(len(kinds))]
@@ -46,30 +47,97 @@ func (e element[T]) collectives(k *call) error {
 		if err != nil {
 			return err
 		}
-		named := func(err error) error {
-			if err != nil {
-				err = fmt.Errorf("%s of %v, number %d of %d, nonblocking %v: %w", drawn.name, e, i, n, together, err)
+		check := func() error {
+			if err := d.check(); err != nil {
+				return fmt.Errorf("%s of %v, number %d of %d %s ones: %w", drawn.name, e, i, n, form, err)
 			}
-			return err
+			return nil
 		}
 		k.delay()
-		if together {
-			requests = append(requests, d.start())
-			checks = append(checks, func() error { return named(d.check()) })
-		} else {
+		switch form {
+		case "blocking":
 			if err = d.call(); err == nil {
-				err = d.check()
+				err = check()
 			}
 			if err != nil {
-				return named(err)
+				return fmt.Errorf("%s of %v, number %d of %d blocking ones: %w", drawn.name, e, i, n, err)
 			}
+			continue
+		case "nonblocking":
+			requests = append(requests, d.start())
+		default:
+			p, err := d.prepare()
+			if err != nil {
+				return fmt.Errorf("persistent %s of %v: %w", drawn.name, e, err)
+			}
+			prepared.list, prepared.restore = append(prepared.list, p), append(prepared.restore, d.restore)
 		}
+		checks = append(checks, check)
+	}
+	if form == "persistent" {
+		return prepared.run(k, checks)
 	}
 	if _, err := k.wait(requests); err != nil {
 		return fmt.Errorf("collectives of %v: %w", e, err)
 	}
+	return all(checks)
+}
+
+// all calls the functions until one returns an error.
+func all(checks []func() error) error {
 	for _, check := range checks {
 		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// persistents are persistent collectives, and functions that restore their buffers.
+type persistents struct {
+	list    []*comm.Persistent
+	restore []func()
+}
+
+// run starts all collectives at the same time, once or several times, checks the results, and frees
+// the collectives.
+func (p persistents) run(k *call, checks []func() error) error {
+	for round := range 1 + k.rng.IntN(3) {
+		if round > 0 {
+			for _, f := range p.restore {
+				f()
+			}
+		}
+		k.delay()
+		if err := p.start(k); err != nil {
+			return fmt.Errorf("start %d: %w", round, err)
+		}
+		var requests []comm.Request
+		for _, c := range p.list {
+			requests = append(requests, c.Request())
+		}
+		if _, err := k.wait(requests); err != nil {
+			return fmt.Errorf("wait of persistent collectives, start %d: %w", round, err)
+		}
+		if err := all(checks); err != nil {
+			return fmt.Errorf("start %d: %w", round, err)
+		}
+	}
+	for _, i := range k.rng.Perm(len(p.list)) { // the order must be the same on all ranks
+		if err := p.list[i].Free(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts the collectives, in an order that may differ between ranks.
+func (p persistents) start(k *call) error {
+	if k.own.IntN(2) == 0 {
+		return comm.StartAll(p.list)
+	}
+	for _, i := range k.own.Perm(len(p.list)) {
+		if err := p.list[i].Start(); err != nil {
 			return err
 		}
 	}
@@ -118,6 +186,7 @@ func (e element[T]) reduce(k *call) (drawnCall, error) {
 	return drawnCall{
 		func() error { return comm.Reduce(c, send, recv, o.op, root) },
 		func() comm.Request { return comm.Ireduce(c, send, recv, o.op, root) },
+		func() (*comm.Persistent, error) { return comm.ReduceInit(c, send, recv, o.op, root) }, restore(send, recv),
 		named(o.name, check),
 	}, err
 }
@@ -142,6 +211,7 @@ func (e element[T]) allreduce(k *call) (drawnCall, error) {
 	return drawnCall{
 		func() error { return comm.Allreduce(c, send, recv, o.op) },
 		func() comm.Request { return comm.Iallreduce(c, send, recv, o.op) },
+		func() (*comm.Persistent, error) { return comm.AllreduceInit(c, send, recv, o.op) }, restore(send, recv),
 		named(o.name, check),
 	}, err
 }
@@ -167,12 +237,14 @@ func (e element[T]) scan(k *call, with bool) (drawnCall, error) {
 	if with {
 		return drawnCall{
 			func() error { return comm.Scan(c, send, recv, o.op) },
-			func() comm.Request { return comm.Iscan(c, send, recv, o.op) }, named(o.name, check),
+			func() comm.Request { return comm.Iscan(c, send, recv, o.op) },
+			func() (*comm.Persistent, error) { return comm.ScanInit(c, send, recv, o.op) }, restore(send, recv), named(o.name, check),
 		}, nil
 	}
 	return drawnCall{
 		func() error { return comm.Exscan(c, send, recv, o.op) },
-		func() comm.Request { return comm.Iexscan(c, send, recv, o.op) }, named(o.name, check),
+		func() comm.Request { return comm.Iexscan(c, send, recv, o.op) },
+		func() (*comm.Persistent, error) { return comm.ExscanInit(c, send, recv, o.op) }, restore(send, recv), named(o.name, check),
 	}, nil
 }
 
@@ -201,24 +273,35 @@ func (e element[T]) reduceScatter(k *call, even bool) (drawnCall, error) {
 	if even {
 		return drawnCall{
 			func() error { return comm.ReduceScatterBlock(c, send, recv, o.op) },
-			func() comm.Request { return comm.IreduceScatterBlock(c, send, recv, o.op) }, named(o.name, check),
+			func() comm.Request { return comm.IreduceScatterBlock(c, send, recv, o.op) },
+			func() (*comm.Persistent, error) { return comm.ReduceScatterBlockInit(c, send, recv, o.op) }, restore(send, recv), named(o.name, check),
 		}, err
 	}
 	return drawnCall{
 		func() error { return comm.ReduceScatter(c, send, recv, counts, o.op) },
-		func() comm.Request { return comm.IreduceScatter(c, send, recv, counts, o.op) }, named(o.name, check),
+		func() comm.Request { return comm.IreduceScatter(c, send, recv, counts, o.op) },
+		func() (*comm.Persistent, error) { return comm.ReduceScatterInit(c, send, recv, counts, o.op) }, restore(send, recv), named(o.name, check),
 	}, err
 }
 
-// barriers does some barriers: each is one Barrier, or two Ibarriers at the same time.
+// barriers does some barriers: each is one Barrier, or two Ibarriers at the same time, or a persistent
+// barrier that is started some times.
 func barriers(k *call) error {
 	for range 1 + k.rng.IntN(5) {
 		k.delay()
-		if k.rng.IntN(2) == 0 {
-			if err := k.c.Barrier(); err != nil {
-				return err
+		var err error
+		switch k.rng.IntN(3) {
+		case 0:
+			err = k.c.Barrier()
+		case 1:
+			_, err = k.wait([]comm.Request{k.c.Ibarrier(), k.c.Ibarrier()})
+		default:
+			var p *comm.Persistent
+			if p, err = k.c.BarrierInit(); err == nil {
+				err = persistents{list: []*comm.Persistent{p}}.run(k, nil)
 			}
-		} else if _, err := k.wait([]comm.Request{k.c.Ibarrier(), k.c.Ibarrier()}); err != nil {
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -70,11 +70,27 @@ func (e element[T]) blocks(salt uint64, counts []int) [][]T {
 }
 
 // drawnCall is a call of a collective with random arguments. The program calls either call or start, and
-// then check.
+// then check. Or it calls prepare and starts what prepare returns; to start it again, it calls restore
+// first.
 type drawnCall struct {
-	call  func() error        // the blocking form
-	start func() comm.Request // the nonblocking form
-	check func() error        // checks the buffers when the collective is complete
+	call    func() error                     // the blocking form
+	start   func() comm.Request              // the nonblocking form
+	prepare func() (*comm.Persistent, error) // the persistent form
+	restore func()                           // restores the contents of the buffers before the call
+	check   func() error                     // checks the buffers when the collective is complete
+}
+
+// restore returns a function that gives the buffers the contents that they have now.
+func restore[T any](bufs ...[]T) func() {
+	before := make([][]T, len(bufs))
+	for i, b := range bufs {
+		before[i] = slices.Clone(b)
+	}
+	return func() {
+		for i, b := range bufs {
+			copy(b, before[i])
+		}
+	}
 }
 
 // expect returns a function that checks that the two buffers of each pair are equal. The first pair is
@@ -101,6 +117,7 @@ func (e element[T]) bcast(k *call) (drawnCall, error) {
 	return drawnCall{
 		func() error { return comm.Bcast(c, buf, root) },
 		func() comm.Request { return comm.Ibcast(c, buf, root) },
+		func() (*comm.Persistent, error) { return comm.BcastInit(c, buf, root) }, restore(buf),
 		expect(buf, want),
 	}, err
 }
@@ -131,12 +148,14 @@ func (e element[T]) gather(k *call, even bool) (drawnCall, error) {
 	if even {
 		return drawnCall{
 			func() error { return comm.Gather(c, send, recv, root) },
-			func() comm.Request { return comm.Igather(c, send, recv, root) }, check,
+			func() comm.Request { return comm.Igather(c, send, recv, root) },
+			func() (*comm.Persistent, error) { return comm.GatherInit(c, send, recv, root) }, restore(send, recv), check,
 		}, nil
 	}
 	return drawnCall{
 		func() error { return comm.Gatherv(c, send, recv, l.counts, l.displs, root) },
-		func() comm.Request { return comm.Igatherv(c, send, recv, l.counts, l.displs, root) }, check,
+		func() comm.Request { return comm.Igatherv(c, send, recv, l.counts, l.displs, root) },
+		func() (*comm.Persistent, error) { return comm.GathervInit(c, send, recv, l.counts, l.displs, root) }, restore(send, recv), check,
 	}, nil
 }
 
@@ -166,12 +185,14 @@ func (e element[T]) scatter(k *call, even bool) (drawnCall, error) {
 	if even {
 		return drawnCall{
 			func() error { return comm.Scatter(c, send, recv, root) },
-			func() comm.Request { return comm.Iscatter(c, send, recv, root) }, check,
+			func() comm.Request { return comm.Iscatter(c, send, recv, root) },
+			func() (*comm.Persistent, error) { return comm.ScatterInit(c, send, recv, root) }, restore(send, recv), check,
 		}, nil
 	}
 	return drawnCall{
 		func() error { return comm.Scatterv(c, send, l.counts, l.displs, recv, root) },
-		func() comm.Request { return comm.Iscatterv(c, send, l.counts, l.displs, recv, root) }, check,
+		func() comm.Request { return comm.Iscatterv(c, send, l.counts, l.displs, recv, root) },
+		func() (*comm.Persistent, error) { return comm.ScattervInit(c, send, l.counts, l.displs, recv, root) }, restore(send, recv), check,
 	}, nil
 }
 
@@ -197,12 +218,14 @@ func (e element[T]) allgather(k *call, even bool) (drawnCall, error) {
 	if even {
 		return drawnCall{
 			func() error { return comm.Allgather(c, send, recv) },
-			func() comm.Request { return comm.Iallgather(c, send, recv) }, check,
+			func() comm.Request { return comm.Iallgather(c, send, recv) },
+			func() (*comm.Persistent, error) { return comm.AllgatherInit(c, send, recv) }, restore(send, recv), check,
 		}, nil
 	}
 	return drawnCall{
 		func() error { return comm.Allgatherv(c, send, recv, l.counts, l.displs) },
-		func() comm.Request { return comm.Iallgatherv(c, send, recv, l.counts, l.displs) }, check,
+		func() comm.Request { return comm.Iallgatherv(c, send, recv, l.counts, l.displs) },
+		func() (*comm.Persistent, error) { return comm.AllgathervInit(c, send, recv, l.counts, l.displs) }, restore(send, recv), check,
 	}, nil
 }
 
@@ -246,13 +269,17 @@ func (e element[T]) alltoall(k *call, even bool) (drawnCall, error) {
 	if even {
 		return drawnCall{
 			func() error { return comm.Alltoall(c, send, recv) },
-			func() comm.Request { return comm.Ialltoall(c, send, recv) }, check,
+			func() comm.Request { return comm.Ialltoall(c, send, recv) },
+			func() (*comm.Persistent, error) { return comm.AlltoallInit(c, send, recv) }, restore(send, recv), check,
 		}, nil
 	}
 	return drawnCall{
 		func() error { return comm.Alltoallv(c, send, out.counts, out.displs, recv, in.counts, in.displs) },
 		func() comm.Request {
 			return comm.Ialltoallv(c, send, out.counts, out.displs, recv, in.counts, in.displs)
-		}, check,
+		},
+		func() (*comm.Persistent, error) {
+			return comm.AlltoallvInit(c, send, out.counts, out.displs, recv, in.counts, in.displs)
+		}, restore(send, recv), check,
 	}, nil
 }
