@@ -23,7 +23,8 @@ type fileState struct {
 }
 
 // files makes a file, and writes and reads elements of views in which the elements of the ranks
-// interleave. Some elements belong to no rank, and must not change.
+// interleave. Some elements belong to no rank, and must not change. Then it writes and reads at the
+// shared file pointer, and changes the size of the file.
 func files(k *call) (err error) {
 	choose := func(values ...string) string { return values[k.rng.IntN(len(values))] }
 	modes := []string{"automatic", "enable", "disable"}
@@ -52,6 +53,12 @@ func files(k *call) (err error) {
 				return fmt.Errorf("read, round %d: %w", s.round, err)
 			}
 		}
+	}
+	if err := s.shared(); err != nil {
+		return fmt.Errorf("shared pointer: %w", err)
+	}
+	if err := s.size(); err != nil {
+		return err
 	}
 	return s.f.Close()
 }
@@ -118,19 +125,7 @@ func (s *fileState) write() error {
 		}
 	}
 	s.delay()
-	n, err := len(buf), error(nil)
-	switch s.rng.IntN(4) {
-	case 0:
-		n, err = pio.WriteAtAll(s.v, buf, first[me])
-	case 1:
-		_, err = s.wait([]comm.Request{pio.IwriteAtAll(s.v, buf, first[me])})
-	case 2:
-		if _, err = s.v.Seek(first[me], 0); err == nil {
-			n, err = pio.WriteAll(s.v, buf)
-		}
-	default:
-		n, err = pio.WriteAt(s.v, buf, first[me])
-	}
+	n, err := s.access(writes, buf, first[me])
 	if err == nil && n != len(buf) {
 		err = fmt.Errorf("%d of %d elements were written", n, len(buf))
 	}
@@ -154,32 +149,29 @@ func (s *fileState) read() error {
 		want = append(want, s.model[p])
 	}
 	s.delay()
-	n, err := 0, error(nil)
-	switch s.rng.IntN(3) {
-	case 0:
-		n, err = pio.ReadAtAll(s.v, buf, at)
-	case 1:
-		var sts []comm.Status
-		if sts, err = s.wait([]comm.Request{pio.IreadAtAll(s.v, buf, at)}); err == nil {
-			n = sts[0].Count
-		}
-	default:
-		n, err = pio.ReadAt(s.v, buf, at)
-	}
+	n, err := s.access(reads, buf, at)
 	if err == nil {
 		err = same("elements of the file", buf[:n], want)
 	}
 	if err != nil {
 		return err
 	}
-	// The elements that belong to no rank, too.
+	return s.whole()
+}
+
+// whole compares the file with the model, also the elements that belong to no rank.
+func (s *fileState) whole() error {
 	all, err := pio.NewView[int64](s.f, 0, comm.Contiguous(1))
 	if err != nil {
 		return err
 	}
 	whole := make([]int64, len(s.model)+1)
-	if n, err = pio.ReadAll(all, whole); err != nil {
+	n, err := pio.ReadAll(all, whole)
+	if err == nil {
+		err = same("the file", whole[:n], s.model)
+	}
+	if err != nil {
 		return err
 	}
-	return same("the file", whole[:n], s.model)
+	return s.c.Barrier() // no rank writes before all have read
 }
