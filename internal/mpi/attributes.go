@@ -17,7 +17,7 @@ type Key struct {
 	OnFree func(any)
 }
 
-// attributes holds the attributes of a communicator, in the order in which they were set.
+// attributes holds the attributes of a communicator, in the order of the last Set of each.
 type attributes struct {
 	mu   sync.Mutex
 	list []attribute // guarded by mu
@@ -46,10 +46,10 @@ func (c *Comm) SetAttribute(k *Key, value any) error {
 	var old any
 	i := a.find(k)
 	if i >= 0 {
-		old, a.list[i].value = a.list[i].value, value
-	} else {
-		a.list = append(a.list, attribute{k, value})
+		old = a.list[i].value
+		a.list = slices.Delete(a.list, i, i+1)
 	}
+	a.list = append(a.list, attribute{k, value})
 	a.mu.Unlock()
 	if i >= 0 && k.OnFree != nil {
 		k.OnFree(old)

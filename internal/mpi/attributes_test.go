@@ -98,6 +98,23 @@ func TestAttributes(t *testing.T) {
 	require.Equal(t, []string{"last", "first"}, finalized)
 }
 
+// TestFreeOrder: Free calls the functions of OnFree in the reverse order of the last calls of Set.
+func TestFreeOrder(t *testing.T) {
+	ranks(t, 1, func(c *comm.Comm) error {
+		var freed []string
+		free := comm.OnFree(func(v string) { freed = append(freed, v) })
+		a, b := comm.NewKey(free), comm.NewKey(free)
+		d, err := c.Dup()
+		require.NoError(t, err)
+		require.NoError(t, a.Set(d, "a"))
+		require.NoError(t, b.Set(d, "b"))
+		require.NoError(t, a.Set(d, "a again"))
+		require.NoError(t, d.Free())
+		require.Equal(t, []string{"a", "a again", "b"}, freed)
+		return nil
+	})
+}
+
 // TestNamesAndHints checks names, which stand in errors, and hints, which exclude wildcards.
 func TestNamesAndHints(t *testing.T) {
 	ranks(t, 3, func(c *comm.Comm) error {
