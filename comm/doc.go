@@ -68,8 +68,8 @@
 //     [SparseAlltoallFunc]
 //
 // Collectives between neighbours in a grid or graph, which also have persistent forms:
-//   - [NeighborAllgather], [NeighborAllgatherv], [NeighborAlltoall], [NeighborAlltoallv],
-//     [NeighborAlltoallView]
+//   - [NeighborAllgather], [NeighborAllgatherv], [NeighborAllgatherView], [NeighborAlltoall],
+//     [NeighborAlltoallv], [NeighborAlltoallView]
 //
 // Reductions:
 //   - [Reduce], [Allreduce], [ReduceScatter], [ReduceScatterBlock], [Scan], [Exscan]; of one

@@ -48,6 +48,31 @@ func NeighborAllgathervInit[T any](n Neighborhood, send, recv []T, counts, displ
 	return persistent(neighborsOf(n).NeighborAllgathervInit(elem.View(send), elem.View(recv), counts, displs))
 }
 
+// NeighborAllgatherView is [NeighborAllgather] for views: it sends the view send to each of the
+// dests, and receives recv[i] from the i-th of the sources. MPI has no such call; it is an
+// MPI_Neighbor_allgatherv in which the blocks of recv may lie anywhere, such as the columns of a
+// matrix. Some ranks may call NeighborAllgather or NeighborAllgatherv instead. The views may belong
+// to one slice. A view of recv must have no element in common with another view;
+// NeighborAllgatherView does not check that. It does not allocate in steady state.
+//
+// Errors: ErrCount if recv does not have a view for each source, or a source sends another number
+// of elements than its view has; ErrType and ErrLayout for a view; as for all collectives, see
+// [Comm.Barrier].
+func NeighborAllgatherView[T any](n Neighborhood, send View[T], recv []View[T]) error {
+	return neighborsOf(n).NeighborAllgatherView(send.buffer(), buffers(recv))
+}
+
+// IneighborAllgatherView is [NeighborAllgatherView], except that it does not block. The views and
+// the slice recv belong to the request until the request is complete.
+func IneighborAllgatherView[T any](n Neighborhood, send View[T], recv []View[T]) Request {
+	return Request(neighborsOf(n).IneighborAllgatherView(send.buffer(), buffers(recv)))
+}
+
+// NeighborAllgatherViewInit makes a persistent [NeighborAllgatherView]. It copies the slice recv.
+func NeighborAllgatherViewInit[T any](n Neighborhood, send View[T], recv []View[T]) (*Persistent, error) {
+	return persistent(neighborsOf(n).NeighborAllgatherViewInit(send.buffer(), buffers(recv)))
+}
+
 // NeighborAlltoall sends a separate block to each neighbour, and receives a block from each
 // neighbour (MPI_Neighbor_alltoall, MPI 4.1 §8.6). It is collective over the ranks of the topology;
 // [NeighborAllgather] says which other ranks a rank waits for. It does not allocate in steady state.

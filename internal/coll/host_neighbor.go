@@ -121,7 +121,7 @@ type NeighborCall struct {
 	*Edges
 	Kind                   Kind
 	Sig                    uint16 // signature, which is the same on all ranks that are neighbours
-	Same                   bool   // all of Send goes to each destination
+	Same                   bool   // all of Send, or the first view, goes to each destination
 	Send, Recv             []byte
 	SendCounts, SendDispls []int
 	RecvCounts, RecvDispls []int
@@ -245,6 +245,9 @@ func (h *Host) writeBlocks(c *NeighborCall) error {
 	n := len(c.dests)
 	if c.Same {
 		n = min(1, len(c.readers))
+		if c.Views != nil && len(c.self) > 0 { // this rank reads its own block from the arena
+			n = 1
+		}
 	}
 	var buf []byte // the data buffer; nil before its first use
 	for i := range n {

@@ -208,16 +208,16 @@ func exchange(l *colltest.Link, g *graph, c coll.NeighborCall, publish bool) err
 // neighbors returns a scenario of a random exchange in the graph.
 func (m *maker) neighbors(g *graph) *scenario {
 	s := &scenario{n: m.n}
-	form := m.rng.IntN(5)
+	form := m.rng.IntN(6) // 0, 1 and 5: the same block for all; 4 and 5: views
 	kind := neighborAlltoall
-	if form < 2 {
+	if form < 2 || form == 5 {
 		kind = neighborAllgather
 	}
 	equal := 8 * m.elems()
 	// sent holds, by sender, its blocks, by edge.
 	sent := make([][][]byte, m.n)
 	for r, dests := range g.dests {
-		own := m.bytes(m.length(form == 1, equal))
+		own := m.bytes(m.length(form == 1 || form == 5, equal))
 		for range dests {
 			block := own
 			if kind == neighborAlltoall {
@@ -250,11 +250,11 @@ func (m *maker) neighbors(g *graph) *scenario {
 		for i := range g.dests[r] {
 			block := sent[r][i]
 			switch {
-			case c.Same:
-			case form == 4:
+			case form >= 4:
 				out := make([]byte, len(block))
 				reverse(out, block)
 				views.out = append(views.out, out)
+			case c.Same:
 			case form == 3:
 				c.SendCounts, c.SendDispls = append(c.SendCounts, len(block)), append(c.SendDispls, len(c.Send))
 				c.Send = append(append(c.Send, block...), make([]byte, 8*m.rng.IntN(3))...)
@@ -263,7 +263,7 @@ func (m *maker) neighbors(g *graph) *scenario {
 			}
 		}
 		switch form {
-		case 4:
+		case 4, 5:
 			for i, from := range g.sources[r] {
 				if from < 0 {
 					views.in = append(views.in, nil)

@@ -116,6 +116,9 @@ func TestAllocations(t *testing.T) {
 		{"NeighborAlltoallView", 4, onRing(func(n comm.Neighborhood, rank int) error {
 			return comm.NeighborAlltoallView(n, sides[rank][:], insides[rank][:])
 		})},
+		{"NeighborAllgatherView", 4, onRing(func(n comm.Neighborhood, rank int) error {
+			return comm.NeighborAllgatherView(n, sides[rank][0], insides[rank][:])
+		})},
 		{"persistent NeighborAlltoall", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
 			t, err := ringOf(c)
 			if err != nil {
@@ -198,6 +201,10 @@ func TestAllocations(t *testing.T) {
 		{"NeighborAlltoallView", 3, inGrid(func(g *comm.Cart) error {
 			own := columns[g.Rank()]
 			return comm.NeighborAlltoallView(g, own[:4], own[4:])
+		})},
+		{"NeighborAllgatherView", 3, inGrid(func(g *comm.Cart) error {
+			own := columns[g.Rank()]
+			return comm.NeighborAllgatherView(g, own[0], own[4:])
 		})},
 		{"persistent NeighborAlltoall", 4, again(func(c *comm.Comm) (*comm.Persistent, error) {
 			g, err := grid(c)

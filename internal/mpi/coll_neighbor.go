@@ -22,7 +22,7 @@ import (
 // neighborPlan is the part of a plan that only neighbour collectives use.
 type neighborPlan struct {
 	hood *Neighborhood // nil: the call is another collective
-	same bool          // the whole of send goes to each neighbour
+	same bool          // the whole of send, or the only view of sendViews, goes to each neighbour
 }
 
 // neighbor opens the link of a neighbour collective over elements of type t on c.
@@ -118,16 +118,24 @@ func (l *link) neighborCall() coll.NeighborCall {
 }
 
 // OutBytes implements coll.BlockViews.
-func (l *link) OutBytes(dest int) int { return l.sendViews[dest].Size() }
+func (l *link) OutBytes(dest int) int { return l.outView(dest).Size() }
 
 // InBytes implements coll.BlockViews.
 func (l *link) InBytes(source int) int { return l.recvViews[source].Size() }
 
 // PackBlock implements coll.BlockViews.
-func (l *link) PackBlock(to []byte, dest int) { l.sendViews[dest].Pack(to) }
+func (l *link) PackBlock(to []byte, dest int) { l.outView(dest).Pack(to) }
 
 // UnpackBlock implements coll.BlockViews.
 func (l *link) UnpackBlock(from []byte, source int) { l.recvViews[source].Unpack(from) }
+
+// outView returns the view that goes to destination dest.
+func (l *link) outView(dest int) elem.Buffer {
+	if l.same {
+		return l.sendViews[0]
+	}
+	return l.sendViews[dest]
+}
 
 // receiveBlocks posts the receives of the blocks that travel as messages: all of them if c is nil.
 func (l *link) receiveBlocks(c *coll.NeighborCall) {
@@ -151,7 +159,7 @@ func (l *link) sendBlocks(c *coll.NeighborCall) {
 		switch {
 		case dest == ProcNull || c != nil && !l.arena.Host.SendsMessage(c, i):
 		case l.sendViews != nil:
-			l.isendView(l.sendViews[i], dest)
+			l.isendView(l.outView(i), dest)
 		case l.same:
 			l.Isend(l.send, dest)
 		default:
@@ -248,6 +256,37 @@ func (x *Neighborhood) allgatherv(c *Comm, name string, send, recv elem.Buffer, 
 	if elem.Overlap(l.send, l.recv) {
 		return l.refuse(ErrBuffer)
 	}
+	return l.neighborReady(calls.KindNeighborAllgather)
+}
+
+// NeighborAllgatherView implements comm.NeighborAllgatherView, which documents the call.
+//
+// Hot path: no allocation in steady state.
+func (x *Neighborhood) NeighborAllgatherView(send elem.Buffer, recv []elem.Buffer) error {
+	return run(x.allgatherView(x.Comm(), "NeighborAllgatherView", send, recv))
+}
+
+// IneighborAllgatherView implements comm.IneighborAllgatherView, which documents the call.
+func (x *Neighborhood) IneighborAllgatherView(send elem.Buffer, recv []elem.Buffer) Request {
+	return x.Comm().spawn(x.allgatherView(x.Comm(), "IneighborAllgatherView", send, recv))
+}
+
+// NeighborAllgatherViewInit implements comm.NeighborAllgatherViewInit, which documents the call.
+func (x *Neighborhood) NeighborAllgatherViewInit(send elem.Buffer, recv []elem.Buffer) (*Persistent, error) {
+	const name = "NeighborAllgatherViewInit"
+	return x.Comm().persist(name, func(c *Comm) (*link, error) { return x.allgatherView(c, name, send, recv) })
+}
+
+func (x *Neighborhood) allgatherView(c *Comm, name string, send elem.Buffer, recv []elem.Buffer) (*link, error) {
+	l, err := x.neighbor(c, name, send.Type)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkViews("recv", recv, len(x.sources), "neighbours"); err != nil {
+		return l.refuse(err)
+	}
+	l.oneView[0], l.same = send, true
+	l.sendViews, l.recvViews = l.oneView[:], recv
 	return l.neighborReady(calls.KindNeighborAllgather)
 }
 

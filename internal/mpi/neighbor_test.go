@@ -75,18 +75,18 @@ func newMixed(c *comm.Comm, seed uint64) (*mixed, error) {
 // exchange makes a random neighbour collective in round k. If it is nonblocking, exchange appends to
 // m.pending.
 func (m *mixed) exchange(k int) error {
-	const gather, gatherv, alltoall, alltoallv, views, persistent, forms = 0, 1, 2, 3, 4, 5, 6
+	const gather, gatherv, alltoall, alltoallv, views, persistent, gatherViews, forms = 0, 1, 2, 3, 4, 5, 6, 7
 	form, blocking := m.rng.IntN(forms), m.rng.IntN(2) == 0
 	// In elements of 8 bytes. The blocks travel in arrival lines, in data buffers, and as messages.
 	equal := []int{0, 1, 3, 50, 600, 4096, 5000}[m.rng.IntN(7)]
-	toAll := form == gather || form == gatherv
+	toAll := form == gather || form == gatherv || form == gatherViews
 	// sent returns the block that rank from sends to slot i of the sources of a rank.
 	sent := func(from, i int) []int64 {
 		n := equal
 		if toAll {
 			i = 0
 		}
-		if form == gatherv || form == alltoallv || form == views {
+		if form != gather && form != alltoall && form != persistent {
 			n = (equal*(1+from%3) + i) % (equal + 1)
 		}
 		b := make([]int64, n)
@@ -125,6 +125,12 @@ func (m *mixed) exchange(k int) error {
 		r = comm.IneighborAllgather(m.n, send, recv)
 	case gatherv:
 		r = comm.IneighborAllgatherv(m.n, send, recv, recvcounts, nil)
+	case gatherViews:
+		if m.c.Rank()%3 == k%3 { // this rank passes slices
+			r, form = comm.IneighborAllgatherv(m.n, send, recv, recvcounts, nil), gatherv
+		} else {
+			r = comm.IneighborAllgatherView(m.n, view(send), in)
+		}
 	case alltoallv:
 		r = comm.IneighborAlltoallv(m.n, send, sendcounts, nil, recv, recvcounts, nil)
 	case views:
@@ -139,7 +145,7 @@ func (m *mixed) exchange(k int) error {
 	}
 	what := fmt.Sprintf("form %d in round %d, blocks of %d elements", form, k, equal)
 	check := func() error {
-		if err := wait(r); err != nil || form != views {
+		if err := wait(r); err != nil || form != views && form != gatherViews {
 			return first(err, same(what, recv, want))
 		}
 		for i, at := 0, 0; i < len(in); at, i = at+recvcounts[i], i+1 {

@@ -28,7 +28,7 @@ const (
 	KindFenceLast  // FenceWith(NoSucceed)
 	KindFenceAlone // FenceWith(NoPrecede | NoSucceed)
 	KindWinFree
-	KindNeighborAllgather // also NeighborAllgatherv
+	KindNeighborAllgather // also NeighborAllgatherv and NeighborAllgatherView
 	KindNeighborAlltoall  // also NeighborAlltoallv and NeighborAlltoallView
 	KindSparseAlltoall    // also the barrier at its end
 	KindIntercomm
