@@ -50,60 +50,203 @@ func neighbors(k *call) error {
 		n, own = g, g.Comm
 		slot = func(i int) int { return slots[c.Rank()][i] }
 	}
-	sources, dests := n.Neighbors()
-	size := k.length(8, 8*p)
-	send, recv := make([]int64, size*len(dests)), make([]int64, size*len(sources))
-	again, err := comm.NeighborAlltoallInit(n, send, recv)
-	if err != nil {
-		return err
-	}
-	for round := range 1 + k.rng.IntN(12) {
-		value := func(rank, slot, j int) int64 {
-			return int64(mix(k.salt, uint64(rank)<<32|uint64(slot)<<8|uint64(round), uint64(j)) >> 1)
-		}
-		for i := range dests {
-			for j := range size {
-				send[i*size+j] = value(own.Rank(), slot(i), j)
-			}
-		}
-		want := make([]int64, len(recv))
-		for i, source := range sources {
-			for j := range size {
-				recv[i*size+j] = int64(-j)
-				want[i*size+j] = recv[i*size+j] // stays if there is no neighbour
-				if source != comm.ProcNull {
-					want[i*size+j] = value(source, i, j)
-				}
-			}
-		}
+	x := &exchange{call: k, n: n, own: own, slot: slot}
+	x.sources, x.dests = n.Neighbors()
+	x.size = k.length(8, 8*p)
+	for x.round = range 1 + k.rng.IntN(12) {
 		k.delay()
 		if k.rng.IntN(4) == 0 {
-			sum, err := comm.AllreduceOne(own, own.Rank()+round, comm.Sum[int])
-			if wish := own.Size()*(own.Size()-1)/2 + own.Size()*round; err != nil || sum != wish {
-				return fmt.Errorf("sum of round %d is %d, not %d: %w", round, sum, wish, err)
+			sum, err := comm.AllreduceOne(own, own.Rank()+x.round, comm.Sum[int])
+			if wish := own.Size()*(own.Size()-1)/2 + own.Size()*x.round; err != nil || sum != wish {
+				return fmt.Errorf("sum of round %d is %d, not %d: %w", x.round, sum, wish, err)
 			}
 		}
-		var err error
-		form := k.rng.IntN(3)
-		switch form {
-		case 0:
-			err = comm.NeighborAlltoall(n, send, recv)
-		case 1:
-			_, err = k.wait([]comm.Request{comm.IneighborAlltoall(n, send, recv)})
-		default:
-			if err = again.Start(); err == nil {
-				_, err = again.Wait()
-			}
-		}
-		if err == nil {
-			err = same("blocks of neighbours", recv, want)
-		}
-		if err != nil {
-			return fmt.Errorf("form %d, round %d, %d elements from %v to %v: %w", form, round, size, sources, dests, err)
+		if err := x.do(); err != nil {
+			return fmt.Errorf("round %d, %d elements from %v to %v: %w", x.round, x.size, x.sources, x.dests, err)
 		}
 	}
-	if err := again.Free(); err != nil {
-		return err
+	for _, p := range x.prepared {
+		if err := p.p.Free(); err != nil {
+			return err
+		}
 	}
 	return own.Free()
+}
+
+// exchange is an exchange between neighbours.
+type exchange struct {
+	*call
+	n              comm.Neighborhood
+	own            *comm.Comm
+	sources, dests []int
+	slot           func(i int) int // the place of edge i of this rank among the edges of its receiver
+	size, round    int             // size is the number of elements of the blocks of equal length
+	prepared       []preparedExchange
+}
+
+// preparedExchange is a persistent exchange of blocks of equal length.
+type preparedExchange struct {
+	p          *comm.Persistent
+	send, recv []int64
+}
+
+// kinds of exchanges
+const (
+	gather    = iota // NeighborAllgather
+	gatherv          // NeighborAllgatherv
+	gatherSet        // NeighborAllgatherView
+	toAll            // NeighborAlltoall
+	toAllv           // NeighborAlltoallv
+	toAllSet         // NeighborAlltoallView
+	exchanges
+)
+
+// block returns the block that rank from sends for slot of the edges of its receiver, in an exchange
+// of a kind.
+func (x *exchange) block(kind, from, slot int) []int64 {
+	if kind < toAll { // the same block for all
+		slot = 0
+	}
+	n := x.size
+	if kind != gather && kind != toAll {
+		n = int(mix(x.salt, uint64(from)<<16|uint64(slot), uint64(x.round)) % uint64(x.size+1))
+	}
+	b := make([]int64, n)
+	for j := range b {
+		b[j] = int64(mix(x.salt, uint64(from)<<32|uint64(slot)<<8|uint64(x.round), uint64(j)) >> 1)
+	}
+	return b
+}
+
+// do does an exchange of a random kind, in a random form, and checks the blocks that this rank
+// receives.
+func (x *exchange) do() (err error) {
+	kind, form := x.rng.IntN(exchanges), x.rng.IntN(3)
+	var send, recv, want []int64
+	var sends, recvs []int // lengths of the blocks
+	var out, in []comm.View[int64]
+	var checks []func() error
+	e := integers[int64]()
+	for i := range x.dests {
+		if kind < toAll && i > 0 {
+			break
+		}
+		b := x.block(kind, x.own.Rank(), x.slot(i))
+		send, sends = append(send, b...), append(sends, len(b))
+	}
+	if kind < toAll && len(x.dests) == 0 { // no rank gets the block
+		send = x.block(kind, x.own.Rank(), 0)
+		sends = []int{len(send)}
+	}
+	for i, source := range x.sources {
+		n := x.size
+		b := make([]int64, n)
+		for j := range b {
+			b[j] = int64(-j) // stays if there is no neighbour
+		}
+		before := b
+		if source != comm.ProcNull {
+			b = x.block(kind, source, i)
+			before = make([]int64, len(b))
+		}
+		recv, want, recvs = append(recv, before...), append(want, b...), append(recvs, len(b))
+	}
+	if kind == gatherSet || kind == toAllSet {
+		for i, at := 0, 0; i < len(sends); at, i = at+sends[i], i+1 {
+			v, err := e.drawView(x.call, sends[i])
+			if err != nil {
+				return err
+			}
+			v.put(send[at:][:sends[i]])
+			out = append(out, v.view)
+		}
+		for i, at := 0, 0; i < len(recvs); at, i = at+recvs[i], i+1 {
+			v, err := e.drawView(x.call, recvs[i])
+			if err != nil {
+				return err
+			}
+			v.put(recv[at:][:recvs[i]])
+			checks = append(checks, v.expect(fmt.Sprintf("view %d from %d", i, x.sources[i]), want[at:][:recvs[i]]))
+			in = append(in, v.view)
+		}
+	} else {
+		checks = append(checks, func() error { return same("blocks of neighbours", recv, want) })
+	}
+	x.delay()
+	if kind == toAll && form == 2 {
+		return x.again(send, recv, want)
+	}
+	switch kind {
+	case gather:
+		err = x.run(form, func() error { return comm.NeighborAllgather(x.n, send, recv) },
+			func() comm.Request { return comm.IneighborAllgather(x.n, send, recv) },
+			func() (*comm.Persistent, error) { return comm.NeighborAllgatherInit(x.n, send, recv) })
+	case gatherv:
+		err = x.run(form, func() error { return comm.NeighborAllgatherv(x.n, send, recv, recvs, nil) },
+			func() comm.Request { return comm.IneighborAllgatherv(x.n, send, recv, recvs, nil) },
+			func() (*comm.Persistent, error) { return comm.NeighborAllgathervInit(x.n, send, recv, recvs, nil) })
+	case gatherSet:
+		err = x.run(form, func() error { return comm.NeighborAllgatherView(x.n, out[0], in) },
+			func() comm.Request { return comm.IneighborAllgatherView(x.n, out[0], in) },
+			func() (*comm.Persistent, error) { return comm.NeighborAllgatherViewInit(x.n, out[0], in) })
+	case toAll:
+		err = x.run(form, func() error { return comm.NeighborAlltoall(x.n, send, recv) },
+			func() comm.Request { return comm.IneighborAlltoall(x.n, send, recv) }, nil)
+	case toAllv:
+		err = x.run(form, func() error { return comm.NeighborAlltoallv(x.n, send, sends, nil, recv, recvs, nil) },
+			func() comm.Request { return comm.IneighborAlltoallv(x.n, send, sends, nil, recv, recvs, nil) },
+			func() (*comm.Persistent, error) {
+				return comm.NeighborAlltoallvInit(x.n, send, sends, nil, recv, recvs, nil)
+			})
+	default:
+		err = x.run(form, func() error { return comm.NeighborAlltoallView(x.n, out, in) },
+			func() comm.Request { return comm.IneighborAlltoallView(x.n, out, in) },
+			func() (*comm.Persistent, error) { return comm.NeighborAlltoallViewInit(x.n, out, in) })
+	}
+	if err == nil {
+		err = all(checks)
+	}
+	if err != nil {
+		return fmt.Errorf("kind %d, form %d: %w", kind, form, err)
+	}
+	return nil
+}
+
+// run makes a call in one of its forms: blocking, nonblocking or persistent.
+func (x *exchange) run(form int, call func() error, start func() comm.Request, prepare func() (*comm.Persistent, error)) error {
+	switch form {
+	case 0:
+		return call()
+	case 1:
+		_, err := x.wait([]comm.Request{start()})
+		return err
+	}
+	p, err := prepare()
+	if err == nil {
+		err = persistents{list: []*comm.Persistent{p}}.run(x.call, nil)
+	}
+	return err
+}
+
+// again starts a persistent NeighborAlltoall, which an earlier round may have made.
+func (x *exchange) again(send, recv, want []int64) error {
+	if len(x.prepared) == 0 {
+		r := preparedExchange{send: make([]int64, len(send)), recv: make([]int64, len(recv))}
+		var err error
+		if r.p, err = comm.NeighborAlltoallInit(x.n, r.send, r.recv); err != nil {
+			return err
+		}
+		x.prepared = append(x.prepared, r)
+	}
+	r := x.prepared[0]
+	copy(r.send, send)
+	copy(r.recv, recv)
+	err := r.p.Start()
+	if err == nil {
+		_, err = r.p.Wait()
+	}
+	if err == nil {
+		err = same("blocks of a persistent exchange", r.recv, want)
+	}
+	return err
 }
