@@ -52,7 +52,12 @@ func drawTickets[T comm.Integer](k *call, w *comm.Win[T], home, n int) (mine []T
 			was, err := w.FetchOp(0, home, 1, comm.NoOp)
 			for err == nil {
 				var now T
-				if now, err = w.CompareSwap(was, was+1, home, 1); now == was {
+				if k.own.IntN(2) == 0 {
+					now, err = w.CompareSwap(was, was+1, home, 1)
+				} else {
+					_, err = k.wait([]comm.Request{w.RCompareSwap(was, was+1, &now, home, 1)})
+				}
+				if now == was {
 					break
 				}
 				was = now

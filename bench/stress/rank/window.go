@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/weft-hpc/weft/comm"
@@ -19,7 +20,29 @@ type windowState[T comparable] struct {
 	salt  uint64 // determines the test data; different for each epoch
 	// The operation of all accumulates. A mix of operations could make floating-point results
 	// inexact.
-	op operation[T]
+	op        operation[T]
+	unordered bool // the window has the hint NoOrder
+}
+
+// sharedWin makes a window of shared memory. If the ranks cannot share memory, it makes another one.
+func (f *windowState[T]) sharedWin(hints []comm.WinHint) (comm.WinFlavor, *comm.Win[T], error) {
+	apart, placed := f.rng.IntN(2) == 0, hints
+	if apart {
+		placed = append(slices.Clone(hints), comm.NonContiguous())
+	}
+	n := f.c.Size() * f.n
+	w, err := comm.NewSharedWin[T](f.c, n, placed...)
+	if errors.Is(err, comm.ErrRMAShared) {
+		w, err = comm.NewWin[T](f.c, n, hints...)
+		return comm.FlavorAllocated, w, err
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if all := f.c.Size() * n; apart && w.All() != nil || !apart && len(w.All()) != all {
+		return 0, nil, fmt.Errorf("all parts have %d elements instead of %d", len(w.All()), all)
+	}
+	return comm.FlavorShared, w, nil
 }
 
 // errRemote reports unexpected contents of another rank's memory. It may be the consequence of a failure:
@@ -37,19 +60,38 @@ func (e element[T]) window(k *call) (err error) {
 	for r := range p {
 		f.parts = append(f.parts, e.block(k.salt, r, 0, p*f.n))
 	}
-	if k.rng.IntN(2) == 0 {
-		if f.w, err = comm.NewWin[T](k.c, p*f.n); err != nil {
+	var hints []comm.WinHint
+	if k.rng.IntN(3) == 0 {
+		hints = append(hints, comm.OnlyOps(f.op.op))
+		if len(e.common) > 0 { // the order of accumulates does not change the result
+			f.unordered = true
+			hints = append(hints, comm.NoOrder())
+		}
+	}
+	flavor := comm.FlavorAllocated
+	switch k.rng.IntN(5) {
+	case 0, 1:
+		if f.w, err = comm.NewWin[T](k.c, p*f.n, hints...); err != nil {
 			return err
 		}
 		copy(f.w.Local(), f.parts[me])
-	} else {
+	case 2:
+		if flavor, f.w, err = f.sharedWin(hints); err != nil {
+			return err
+		}
+		copy(f.w.Local(), f.parts[me])
+	default:
+		flavor = comm.FlavorCreated
 		buf, err := e.filled(k, f.parts[me])
 		if err != nil {
 			return err
 		}
-		if f.w, err = comm.WinOf(k.c, buf); err != nil {
+		if f.w, err = comm.WinOf(k.c, buf, hints...); err != nil {
 			return err
 		}
+	}
+	if got := f.w.Flavor(); got != flavor {
+		return fmt.Errorf("the window has the flavour %v, not %v", got, flavor)
 	}
 	if err := k.c.Barrier(); err != nil {
 		return err
@@ -58,7 +100,7 @@ func (e element[T]) window(k *call) (err error) {
 		name string
 		run  func() error
 	}{
-		{"fence", f.fence}, {"accumulate", f.accumulate}, {"locks", f.locks}, {"post", f.post},
+		{"fence", f.fence}, {"accumulate", f.accumulate}, {"locks", f.locks}, {"post", f.post}, {"unchecked", f.unchecked},
 	}
 	for i := range 1 + k.rng.IntN(4) {
 		f.salt = mix(k.salt, uint64(i), 1)
@@ -105,7 +147,11 @@ func (f *windowState[T]) verify() error {
 // fence has this rank put to all ranks in one epoch, and get from all ranks in a second epoch. Fences
 // begin and end the epochs.
 func (f *windowState[T]) fence() error {
-	if err := f.w.Fence(); err != nil {
+	first, last := comm.NoPrecede, comm.NoSucceed
+	if f.rng.IntN(2) == 0 {
+		first, last = 0, 0
+	}
+	if err := f.w.FenceWith(first); err != nil {
 		return err
 	}
 	for _, t := range f.own.Perm(f.c.Size()) {
@@ -143,7 +189,7 @@ func (f *windowState[T]) fence() error {
 			}
 		}
 	}
-	if err := f.w.Fence(); err != nil {
+	if err := f.w.FenceWith(last); err != nil {
 		return err
 	}
 	for _, p := range pieces {
@@ -157,7 +203,7 @@ func (f *windowState[T]) fence() error {
 // accumulate accumulates to ranges of elements in all ranks' parts, between fences or under LockAll. In
 // some epochs all ranks use the same ranges; in others (apart) each rank uses its own blocks. Fetched
 // values are checked only if no other rank changes the same elements. Then they are certain, because
-// accumulates of one rank to one element are done in order.
+// accumulates of one rank to one element are done in order, unless the window has the hint NoOrder.
 func (f *windowState[T]) accumulate() error {
 	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
 	begin, end := f.w.LockAll, f.w.UnlockAll
@@ -207,7 +253,7 @@ func (f *windowState[T]) accumulate() error {
 				if err != nil {
 					return err
 				}
-				if got != nil && (apart || p == 1) {
+				if got != nil && (apart || p == 1) && !f.unordered {
 					fetched, expected = append(fetched, got), append(expected, old)
 				}
 			}
@@ -250,15 +296,33 @@ func (f *windowState[T]) locks() error {
 		if f.own.IntN(2) == 0 {
 			kind = comm.LockExclusive
 		}
-		if err := f.w.Lock(t, kind); err != nil {
+		if err := f.lock(t, kind); err != nil {
 			return err
 		}
 		b, at := f.block(f.c.Rank(), t)
 		got := slices.Clone(b)
 		var err error
-		switch f.own.IntN(3) {
+		switch f.own.IntN(4) {
 		case 0:
 			err = f.w.Put(b, t, at)
+		case 3:
+			place := f.w.At(t, at)
+			if err = place.Get(comm.Slice(got)); err == nil {
+				err = f.w.FlushLocalAll()
+			}
+			if err == nil {
+				if err = same("what was there", got, f.parts[t][at:at+f.n]); err != nil {
+					err = fmt.Errorf("%w: %w", errRemote, err)
+				}
+			}
+			if err == nil {
+				_, err = place.RGetAccumulate(comm.Slice(b), comm.Slice(got), comm.Replace[T]).Wait()
+			}
+			if err == nil {
+				if err = same("what was replaced", got, f.parts[t][at:at+f.n]); err != nil {
+					err = fmt.Errorf("%w: %w", errRemote, err)
+				}
+			}
 		case 1:
 			_, err = f.w.RPut(b, t, at).Wait()
 		default:
@@ -271,8 +335,10 @@ func (f *windowState[T]) locks() error {
 				}
 			}
 		}
-		if err == nil {
+		if err == nil && f.own.IntN(2) == 0 {
 			err = f.w.Flush(t)
+		} else if err == nil {
+			err = f.w.FlushAll()
 		}
 		if err == nil {
 			clear(got)
@@ -294,15 +360,89 @@ func (f *windowState[T]) locks() error {
 	return f.verifyLocked()
 }
 
+// waitExposed ends the epoch of Post, by Wait or by a loop of Test.
+func (f *windowState[T]) waitExposed() error {
+	if f.own.IntN(2) == 0 {
+		return f.w.Wait()
+	}
+	for {
+		if done, err := f.w.Test(); done || err != nil {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// lock gets the lock of a target, by Lock or by a loop of TryLock.
+func (f *windowState[T]) lock(target int, kind comm.LockKind) error {
+	if f.own.IntN(3) > 0 {
+		return f.w.Lock(target, kind)
+	}
+	for {
+		if got, err := f.w.TryLock(target, kind); got || err != nil {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// unchecked has each rank put to one target under a lock that it need not request, because no other
+// rank uses the target's part.
+func (f *windowState[T]) unchecked() error {
+	me, p := f.c.Rank(), f.c.Size()
+	by, all := f.rng.IntN(p), f.rng.IntN(2) == 0
+	t := (me + by) % p
+	b, at := f.block(me, t)
+	if err := f.c.Barrier(); err != nil { // no rank holds a lock
+		return err
+	}
+	var err error
+	if all {
+		err = f.w.LockAllWith(comm.NoCheck)
+	} else {
+		err = f.w.LockWith(t, comm.LockExclusive, comm.NoCheck)
+	}
+	if err == nil {
+		err = f.w.Put(b, t, at)
+	}
+	if err == nil && all {
+		err = f.w.UnlockAll()
+	} else if err == nil {
+		err = f.w.Unlock(t)
+	}
+	if err != nil {
+		return err
+	}
+	f.putAround(by)
+	return f.verifyLocked()
+}
+
+// putAround changes the expected contents as a put of each rank to the rank that is by places away
+// does.
+func (f *windowState[T]) putAround(by int) {
+	p := f.c.Size()
+	for o := range p {
+		b, at := f.block(o, (o+by)%p)
+		copy(f.parts[(o+by)%p][at:], b)
+	}
+}
+
 // post puts to one rank while another rank puts to this one, in epochs of Post, Start, Complete and Wait.
 func (f *windowState[T]) post() error {
 	me, p := f.c.Rank(), f.c.Size()
 	by := f.rng.IntN(p)
 	to := (me + by) % p
-	if err := f.w.Post([]int{(me + p - by) % p}); err != nil {
+	if err := f.w.PostWith([]int{(me + p - by) % p}, comm.NoStore); err != nil {
 		return err
 	}
-	if err := f.w.Start([]int{to}); err != nil {
+	assertion := comm.Assert(0)
+	if f.rng.IntN(2) == 0 { // the targets have called Post already
+		assertion = comm.NoCheck
+		if err := f.c.Barrier(); err != nil {
+			return err
+		}
+	}
+	if err := f.w.StartWith([]int{to}, assertion); err != nil {
 		return err
 	}
 	b, at := f.block(me, to)
@@ -313,12 +453,9 @@ func (f *windowState[T]) post() error {
 	if err := f.w.Complete(); err != nil {
 		return err
 	}
-	if err := f.w.Wait(); err != nil {
+	if err := f.waitExposed(); err != nil {
 		return err
 	}
-	for o := range p {
-		b, at := f.block(o, (o+by)%p)
-		copy(f.parts[(o+by)%p][at:], b)
-	}
+	f.putAround(by)
 	return f.verify()
 }
