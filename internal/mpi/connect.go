@@ -34,8 +34,9 @@ import (
 // parent's port.
 const parentPort = "weft-parent"
 
-// connectedID is the id of the intercommunicator of a new connection.
-const connectedID = finalID - 2
+// connectedID is the id of the intercommunicator of a new connection. sessionBit and partitionsBit
+// are not set in it, and newID does not return it, because no job has 2^28 ranks.
+const connectedID = 1<<60 - 1
 
 // Port is the type behind comm.Port.
 type Port struct {

@@ -57,6 +57,11 @@ func useConnection(inter *comm.Comm, low bool) error {
 			return err
 		}
 	}
+	if inter.Rank() == 0 {
+		if err := partitionsApart(inter, low, 0); err != nil {
+			return err
+		}
+	}
 	m, err := inter.Merge(!low)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ import (
 // partitionsBit is set in the id of a state that exists for partitioned communication. Of the other
 // ids, only agreeID and finalID have this bit set. Nearly all of their lower bits are set too, so
 // they differ from the ids of these states.
-const partitionsBit = 1 << 62
+const partitionsBit = 1 << 61
 
 // offerBytes is the length of an offer: the number of partitions, their length in bytes, the tag of
 // the first message, and 1 if a round is one message.
@@ -85,6 +85,7 @@ type partitioned struct {
 	mem       []byte // the buffer
 	sig       uint16 // type signature of its elements
 	peer, tag int
+	member    int // the rank of peer in state.group: of an intercommunicator, that has both groups
 	parts     int // number of partitions of this rank
 	bytes     int // length of one partition
 	active    atomic.Bool
@@ -105,7 +106,10 @@ func (p *partitioned) init(c *Comm, name string, b elem.Buffer, parts, peer, tag
 	if err != nil {
 		return c.fail(name, peer, tag, err)
 	}
-	p.c, p.s, p.peer, p.tag = c, s.partitions(), peer, tag
+	p.c, p.s, p.peer, p.tag, p.member = c, s.partitions(), peer, tag, peer
+	if s.inter != nil && peer != ProcNull {
+		p.member += s.inter.Remote.First
+	}
 	p.mem, p.sig, p.parts = b.Bytes(), b.Type.Sig, parts
 	p.bytes = len(p.mem) / parts
 	return nil
@@ -226,7 +230,7 @@ func (c *Comm) PsendInit(b elem.Buffer, parts, dest, tag int) (*PartSend, error)
 	}
 	p.ready = make([]atomic.Bool, parts)
 	messages, single := parts, 0
-	if dest != ProcNull && parts > 1 && p.s.coll.Pulls(dest, parts, p.bytes) {
+	if dest != ProcNull && parts > 1 && p.s.coll.Pulls(p.member, parts, p.bytes) {
 		messages, single = 1, 1
 		p.single = engine.NewPartitions(parts, p.bytes)
 	}
@@ -263,7 +267,7 @@ func (p *PartSend) Start() error {
 	}
 	p.given = false
 	if p.single != nil {
-		p.reqs[0] = p.s.coll.IsendPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.single)
+		p.reqs[0] = p.s.coll.IsendPartitioned(p.mem, engine.Env{Peer: p.member, Tag: p.base, Sig: p.sig}, p.single)
 	}
 	p.left.Store(int32(p.parts))
 	return nil
@@ -296,7 +300,7 @@ func (p *PartSend) Ready(i int) error {
 			p.reqs[0].Ready(i)
 		} else {
 			message = i
-			p.reqs[i] = p.s.coll.Isend(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+			p.reqs[i] = p.s.coll.Isend(part, engine.Env{Peer: p.member, Tag: p.base + i, Sig: p.sig})
 		}
 		if p.uses != nil {
 			p.uses[i].Began(p.s, p.reqs[message])
@@ -426,12 +430,12 @@ func (p *PartRecv) prepare() error {
 // post posts the receives of a round.
 func (p *PartRecv) post() {
 	if p.single != nil {
-		p.reqs[0] = p.s.coll.IrecvPartitioned(p.mem, engine.Env{Peer: p.peer, Tag: p.base, Sig: p.sig}, p.single)
+		p.reqs[0] = p.s.coll.IrecvPartitioned(p.mem, engine.Env{Peer: p.member, Tag: p.base, Sig: p.sig}, p.single)
 		return
 	}
 	for i := range p.reqs {
 		part := p.mem[i*p.sent : (i+1)*p.sent]
-		p.reqs[i] = p.s.coll.Irecv(part, engine.Env{Peer: p.peer, Tag: p.base + i, Sig: p.sig})
+		p.reqs[i] = p.s.coll.Irecv(part, engine.Env{Peer: p.member, Tag: p.base + i, Sig: p.sig})
 	}
 }
 

@@ -180,7 +180,8 @@ func (s *Session) Group(pset string) (Group, error) {
 	return Group{}, s.fail("Group", fmt.Errorf("%w: no process set %q", ErrArg, pset))
 }
 
-// sessionBit is set in the ids of communicators that sessions make, and in no other id.
+// sessionBit is set in the ids of communicators that sessions make, and of their partitions (see
+// partitionsBit). Of the other ids, only agreeID and finalID have this bit set.
 const sessionBit = 1 << 62
 
 // sessionGroup identifies the calls of Session.Comm with the same group and tag.
@@ -201,7 +202,7 @@ func (j *job) sessionID(g Group, tag string) uint64 {
 	j.sessionComms[key] = n + 1
 	j.sessionMu.Unlock()
 	id := sha256.Sum256(binary.LittleEndian.AppendUint64(key[:], n))
-	return sessionBit | getUint64(id[:])>>2
+	return sessionBit | getUint64(id[:])%partitionsBit
 }
 
 // Comm implements comm.Session.Comm, which documents the call.

@@ -72,6 +72,54 @@ func TestSession(t *testing.T) {
 	})
 }
 
+// partitionsApart sends partitions and a message with the same tag from one rank, on which sends is
+// true, to another. peer is the other rank. The receive of the message must not get the offer of the
+// partitions, which leaves first.
+func partitionsApart(c *comm.Comm, sends bool, peer int) error {
+	const tag = 5
+	parts := []int{10, 20, 30, 40}
+	if sends {
+		p, err := comm.PsendInit(c, parts, 4, peer, tag)
+		if err != nil {
+			return err
+		}
+		return first(comm.Send(c, []int{7}, peer, tag), p.Start(), p.ReadyRange(0, 4), p.Wait(), p.Free())
+	}
+	got := []int{0, 0, 0, 0}
+	if _, err := comm.Recv(c, got, comm.AnySource, tag); err != nil {
+		return err
+	}
+	if err := same("message", got, []int{7, 0, 0, 0}); err != nil {
+		return err
+	}
+	clear(got)
+	p, err := comm.PrecvInit(c, got, 2, peer, tag)
+	if err != nil {
+		return err
+	}
+	return first(p.Start(), p.Wait(), same("partitions", got, parts), p.Free())
+}
+
+// TestSessionPartitions: in a communicator of a session, the messages of partitioned operations match
+// neither receives nor collectives of the program.
+func TestSessionPartitions(t *testing.T) {
+	overFabrics(t, []int{2}, func(c *comm.Comm) error {
+		s := c.Session()
+		for i := range 8 { // the id of the communicator depends on the tag
+			x, err := s.Comm(c.Group(), fmt.Sprint("partitions ", i))
+			require.NoError(t, err)
+			require.NoError(t, partitionsApart(x, x.Rank() == 0, 1-x.Rank()))
+			sums := make([]int, 1)
+			for range 5 { // the partitions have the numbers from 0 on as tags, and so have the collectives
+				require.NoError(t, comm.Allreduce(x, []int{1}, sums, comm.Sum))
+				require.Equal(t, 2, sums[0])
+			}
+			require.NoError(t, x.Free())
+		}
+		return nil
+	})
+}
+
 // TestSessionHosts checks the set of the processes of a host, and wrong arguments.
 func TestSessionHosts(t *testing.T) {
 	ranks(t, 5, func(c *comm.Comm) error {
