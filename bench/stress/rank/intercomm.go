@@ -68,7 +68,7 @@ func (k *call) exchange(inter *comm.Comm, groups [2][]int, side int) error {
 			mine[j] = value(me, round, j)
 		}
 		k.delay()
-		form, root := k.rng.IntN(5), k.rng.IntN(p)
+		form, root := k.rng.IntN(6), k.rng.IntN(p)
 		var got, want []int64
 		var err error
 		switch form {
@@ -114,6 +114,18 @@ func (k *call) exchange(inter *comm.Comm, groups [2][]int, side int) error {
 				}
 			}
 			err = comm.Alltoall(inter, mine, got)
+		case 4: // partitions between the ranks with the same number in their groups
+			got, want = make([]int64, 2*size), make([]int64, 2*size)
+			if key < len(theirs) {
+				for j := range want {
+					want[j] = value(theirs[key], round, j)
+				}
+				whole := make([]int64, 2*size)
+				for j := range whole {
+					whole[j] = value(me, round, j)
+				}
+				err = k.exchangeParts(inter, whole, got, key)
+			}
 		default: // each rank sends its block i to rank i of the other group
 			got = make([]int64, size*len(theirs))
 			var rs []comm.Request
@@ -133,6 +145,25 @@ func (k *call) exchange(inter *comm.Comm, groups [2][]int, side int) error {
 		}
 		if err != nil {
 			return fmt.Errorf("form %d, round %d, %d elements, groups %v: %w", form, round, size, groups, err)
+		}
+	}
+	return nil
+}
+
+// exchangeParts sends a slice in two partitions to a rank of the other group, and receives a slice as
+// long from that rank.
+func (k *call) exchangeParts(inter *comm.Comm, out, in []int64, peer int) error {
+	send, err := comm.PsendInit(inter, out, 2, peer, k.tag)
+	if err != nil {
+		return err
+	}
+	recv, err := comm.PrecvInit(inter, in, 2, peer, k.tag)
+	if err != nil {
+		return err
+	}
+	for _, f := range []func() error{recv.Start, send.Start, func() error { return send.ReadyList(1, 0) }, recv.Wait, send.Wait, send.Free, recv.Free} {
+		if err := f(); err != nil {
+			return fmt.Errorf("partitions: %w", err)
 		}
 	}
 	return nil

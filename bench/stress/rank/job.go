@@ -149,12 +149,17 @@ func (j *job) crowdAt(drawn int) int {
 // tags.
 const tagsPerOperation = 64
 
-// operation does operation number i. The first one is always regroup. All ranks draw the same
+// operation does operation number i. The first one is always regroup; until a recovery there is no
+// regroup. All ranks draw the same
 // operation and the same slot from rng. The slot may hold a different communicator on different
 // ranks. The ranks of each of these communicators do the operation on it, and draw the same further
 // numbers from rng.
 func (j *job) operation(i int) error {
 	rng := rand.New(rand.NewPCG(j.seed, uint64(i)))
+	regroup, first := regroup, i == j.first
+	if j.recover && i < firstRecovered {
+		regroup, first = 0, false
+	}
 	total := regroup
 	for _, o := range operations {
 		total += j.weigh(o)
@@ -163,7 +168,7 @@ func (j *job) operation(i int) error {
 	if j.crowds && drawn >= 0 {
 		drawn = j.crowdAt(drawn)
 	}
-	if drawn < 0 || i == j.first {
+	if drawn < 0 || first {
 		j.setActivity(fmt.Sprintf("operation %d: new communicators", i))
 		return j.regroup(i, rng)
 	}

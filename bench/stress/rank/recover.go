@@ -7,9 +7,10 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// recoverable are the operations that a job with -recover does until a rank is killed. They make no
-// communicator of their own. So a rank that revokes the communicators in its slots ends all calls
-// in which another rank waits for it.
+// recoverable are the operations that a job with -recover does until a rank is killed, all on the
+// world. They make no communicator of their own. So a rank that revokes the world ends all calls in
+// which another rank waits for it. (If a call that makes a communicator succeeds on some ranks only,
+// they may wait in the new communicator for ranks that do not have it.)
 var recoverable = names{"collectives", "messages", "ring", "barriers", "sums", "parts", "persistent", "sparse", "values", "views",
 	"window", "regions", "contention", "requests"}
 
