@@ -92,6 +92,31 @@ func FuzzNotice(f *testing.F) {
 	})
 }
 
+// FuzzPortAddr passes any text for the address of a port. What the parser accepts must be the same
+// port when it is written again.
+func FuzzPortAddr(f *testing.F) {
+	p := &Port{n: *testNotice()}
+	p.n.Job = portJob
+	f.Add(p.Addr())
+	f.Add((&Port{n: *testNotice()}).Addr()) // the notice of a job is not that of a port
+	f.Add(p.Addr()[:60])
+	f.Add("weft:")
+	f.Add("tcp://10.0.0.1:80")
+	f.Fuzz(func(t *testing.T, addr string) {
+		n, err := parseAddr(addr)
+		size, serr := PortSize(addr)
+		require.Equal(t, err, serr)
+		if err != nil {
+			require.ErrorIs(t, err, errAddress)
+			return
+		}
+		require.Equal(t, n.Size, size)
+		again, err := parseAddr((&Port{n: *n}).Addr())
+		require.NoError(t, err)
+		require.Equal(t, n, again)
+	})
+}
+
 func testNotice() *notice {
 	s := NewSecret()
 	return &notice{Version: noticeVersion, Job: "slurm-1.0-x", Size: 2, Host: "h/1", Addrs: []string{"10.0.0.1", "fd00::1"}, Port: 4000, Secret: s[:], Seconds: 61}

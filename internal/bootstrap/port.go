@@ -84,6 +84,15 @@ func parseAddr(addr string) (*notice, error) {
 	return n, nil
 }
 
+// PortSize returns the number of processes that can meet at the port with this address.
+func PortSize(addr string) (int, error) {
+	n, err := parseAddr(addr)
+	if err != nil {
+		return 0, err
+	}
+	return n.Size, nil
+}
+
 // Close closes the port, and ends a Meet that waits. Processes that have met there stay connected.
 func (p *Port) Close() error {
 	p.closed.Store(true)

@@ -310,13 +310,52 @@ func swap(ctx context.Context, w *bootstrap.World, get, put string, own side) (t
 	if err == nil {
 		text, err = w.KVS.Get(get)
 	}
+	if err != nil {
+		return side{}, err
+	}
+	return parseSide(text)
+}
+
+// parseSide returns the side that a text describes, which comes from another job.
+func parseSide(text string) (side, error) {
+	var s side
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return side{}, fmt.Errorf("%w: the other side: %w", ErrPort, err)
+	}
+	if err := s.check(); err != nil {
+		return side{}, err
+	}
+	return s, nil
+}
+
+func (s side) check() error {
+	if s.Ranks < 1 || s.Ranks > maxSide || uint(s.Root) >= uint(s.Ranks) {
+		return fmt.Errorf("%w: a side has the root %d of %d ranks", ErrPort, s.Root, s.Ranks)
+	}
+	return nil
+}
+
+// parsePlan returns the plan that a text describes. Its port is one at which all ranks of the two
+// sides can meet.
+func parsePlan(text string) (connectPlan, error) {
+	var x connectPlan
+	if err := json.Unmarshal([]byte(text), &x); err != nil {
+		return connectPlan{}, fmt.Errorf("%w: %w", ErrPort, err)
+	}
+	size, err := bootstrap.PortSize(x.Port)
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &theirs)
+		err = x.Accept.check()
 	}
-	if err == nil && (theirs.Ranks < 1 || theirs.Ranks > maxSide || uint(theirs.Root) >= uint(theirs.Ranks)) {
-		err = fmt.Errorf("%w: the other side has rank %d of %d", ErrPort, theirs.Root, theirs.Ranks)
+	if err == nil {
+		err = x.Dial.check()
 	}
-	return theirs, err
+	if err != nil {
+		return connectPlan{}, err
+	}
+	if size != x.Accept.Ranks+x.Dial.Ranks {
+		return connectPlan{}, fmt.Errorf("%w: a port for %d processes, and sides of %d and %d ranks", ErrPort, size, x.Accept.Ranks, x.Dial.Ranks)
+	}
+	return x, nil
 }
 
 // maxSide is the maximum number of ranks of a side of a connection.
@@ -352,8 +391,8 @@ func (j *job) meeting(l limit) bootstrap.Meeting {
 // In the connection, the ranks of the side that accepts come first. The root of that side has rank
 // 0, because it has opened the port, and the others follow in their order, modulo their number.
 func (c *Comm) connect(name, text string, accepts bool, second *bootstrap.Port, roots *bootstrap.World) (*Comm, error) {
-	var x connectPlan
-	if err := json.Unmarshal([]byte(text), &x); err != nil {
+	x, err := parsePlan(text)
+	if err != nil {
 		return nil, c.fail(name, noRank, noRank, err)
 	}
 	accepting, dialing := make([]int, x.Accept.Ranks), make([]int, x.Dial.Ranks)
@@ -422,7 +461,7 @@ func (c *Comm) joinUntil(ctx context.Context, addr string, rank int, port *boots
 func (j *job) exchangeIdentities(ctx context.Context, w *bootstrap.World) ([]identity, error) {
 	key := func(rank int) string { return "weft-process-" + strconv.Itoa(rank) }
 	own := j.procs.self
-	if err := w.KVS.Put(key(w.Rank), own.job+":"+strconv.Itoa(own.rank)); err != nil {
+	if err := w.KVS.Put(key(w.Rank), own.text()); err != nil {
 		return nil, err
 	}
 	if err := w.KVS.Fence(ctx); err != nil {
@@ -434,12 +473,8 @@ func (j *job) exchangeIdentities(ctx context.Context, w *bootstrap.World) ([]ide
 		if err != nil {
 			return nil, err
 		}
-		name, number, ok := strings.Cut(text, ":")
-		if ids[rank].rank, err = strconv.Atoi(number); !ok || err != nil {
-			return nil, fmt.Errorf("%w: rank %d of the connection names itself %q", ErrPort, rank, text)
-		}
-		if ids[rank].job = name; ids[rank].rank < 0 || name == own.job && ids[rank].rank >= j.procs.size {
-			return nil, fmt.Errorf("%w: rank %d of the connection names itself %q", ErrPort, rank, text)
+		if ids[rank], err = j.procs.parse(text); err != nil {
+			return nil, fmt.Errorf("%w: rank %d of the connection: %w", ErrPort, rank, err)
 		}
 		if seen[ids[rank]] {
 			return nil, fmt.Errorf("%w: both sides have process %s", ErrGroup, text)

@@ -1,6 +1,11 @@
 package mpi
 
-import "sync"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
 
 // Processes of several jobs
 //
@@ -21,6 +26,9 @@ type identity struct {
 	rank int    // its rank there
 }
 
+// text returns the identity as a value of the key-value space; processes.parse is the inverse.
+func (id identity) text() string { return id.job + ":" + strconv.Itoa(id.rank) }
+
 // processes numbers the processes that a process knows.
 type processes struct {
 	self identity // of this process
@@ -28,6 +36,20 @@ type processes struct {
 
 	mu      sync.Mutex
 	foreign map[identity]int // numbers of processes of other jobs; guarded by mu
+}
+
+// parse returns the identity in a text, which comes from a process of any job.
+func (p *processes) parse(text string) (identity, error) {
+	at := strings.LastIndexByte(text, ':') // the id of a job may have colons
+	if at < 0 {
+		return identity{}, fmt.Errorf("%q does not identify a process", text)
+	}
+	rank, err := strconv.Atoi(text[at+1:])
+	id := identity{text[:at], rank}
+	if err != nil || rank < 0 || id.job == p.self.job && rank >= p.size {
+		return identity{}, fmt.Errorf("%q does not identify a process", text)
+	}
+	return id, nil
 }
 
 // number returns the number of a process.
