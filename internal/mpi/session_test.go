@@ -76,8 +76,17 @@ func TestSession(t *testing.T) {
 // true, to another. peer is the other rank. The receive of the message must not get the offer of the
 // partitions, which leaves first.
 func partitionsApart(c *comm.Comm, sends bool, peer int) error {
+	for _, n := range []int{4, 100000} { // a message for each partition; one message that the receiver reads
+		if err := partitionsOf(c, n, sends, peer); err != nil {
+			return fmt.Errorf("%d elements: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func partitionsOf(c *comm.Comm, n int, sends bool, peer int) error {
 	const tag = 5
-	parts := []int{10, 20, 30, 40}
+	parts := count(n, 10)
 	if sends {
 		p, err := comm.PsendInit(c, parts, 4, peer, tag)
 		if err != nil {
@@ -85,14 +94,14 @@ func partitionsApart(c *comm.Comm, sends bool, peer int) error {
 		}
 		return first(comm.Send(c, []int{7}, peer, tag), p.Start(), p.ReadyRange(0, 4), p.Wait(), p.Free())
 	}
-	got := []int{0, 0, 0, 0}
-	if _, err := comm.Recv(c, got, comm.AnySource, tag); err != nil {
+	message := []int{0, 0, 0, 0}
+	if _, err := comm.Recv(c, message, comm.AnySource, tag); err != nil {
 		return err
 	}
-	if err := same("message", got, []int{7, 0, 0, 0}); err != nil {
+	if err := same("message", message, []int{7, 0, 0, 0}); err != nil {
 		return err
 	}
-	clear(got)
+	got := make([]int, n)
 	p, err := comm.PrecvInit(c, got, 2, peer, tag)
 	if err != nil {
 		return err
