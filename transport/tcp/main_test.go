@@ -179,6 +179,8 @@ func child(task string) error {
 		}
 	}
 	n, err := openRank(cfg)
+	// Otherwise the garbage collector would close it, and a starved rank would have its descriptor.
+	_ = cfg.Listener.Close() // an error cannot harm, because the rank has a duplicate
 	if err != nil {
 		return err
 	}
