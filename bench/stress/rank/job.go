@@ -137,12 +137,12 @@ func (j *job) crowdAt(drawn int) int {
 	}
 	at := 0
 	for _, o := range operations {
-		if o.name == "crowd" {
-			break
+		if o.name == "crowd" && j.weigh(o) > 0 {
+			return at
 		}
 		at += j.weigh(o)
 	}
-	return at
+	return drawn // the job does no crowd
 }
 
 // tagsPerOperation is the number of tags that an operation may use. Consecutive operations use different

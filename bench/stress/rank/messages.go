@@ -235,9 +235,17 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 	switch k.own.IntN(5) {
 	case 0:
 		return comm.RecvAlloc[T](k.c, p.source, p.tag)
-	case 1: // only this goroutine of the rank receives, so Recv gets the message that Probe has found
-		if st, err = k.c.Probe(p.source, p.tag); err != nil {
-			return nil, st, err
+	case 1: // only this goroutine of the rank receives, so Recv gets the message that the probe has found
+		for found := false; !found; runtime.Gosched() {
+			if k.own.IntN(2) == 0 {
+				st, err = k.c.Probe(p.source, p.tag)
+				found = true
+			} else {
+				st, found, err = k.c.Iprobe(p.source, p.tag)
+			}
+			if err != nil {
+				return nil, st, err
+			}
 		}
 		if got, err = e.buffer(k, st.Bytes/e.size()); err != nil {
 			return nil, st, err
@@ -260,8 +268,12 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 		if got, err = e.buffer(k, st.Bytes/e.size()); err != nil {
 			return nil, st, err
 		}
-		st, err = comm.Mrecv(m, got)
-		return got, st, err
+		if k.own.IntN(2) == 0 {
+			st, err = comm.Mrecv(m, got)
+			return got, st, err
+		}
+		sts, err := k.wait([]comm.Request{comm.Imrecv(m, got)})
+		return got, sts[0], err
 	}
 	if got, err = e.buffer(k, most); err != nil {
 		return nil, st, err

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/weft-hpc/weft/comm"
@@ -21,7 +23,12 @@ func persistent(k *call) error {
 	var ps []*comm.Persistent
 	for _, prepare := range []func() (*comm.Persistent, error){
 		func() (*comm.Persistent, error) { return comm.RecvInit(c, in, from, k.tag) },
-		func() (*comm.Persistent, error) { return comm.SendInit(c, out, to, k.tag) },
+		func() (*comm.Persistent, error) {
+			if k.own.IntN(2) == 0 {
+				return comm.SsendInit(c, out, to, k.tag)
+			}
+			return comm.SendInit(c, out, to, k.tag)
+		},
 		func() (*comm.Persistent, error) { return comm.AllreduceInit(c, out, sums, comm.Sum[int64]) },
 		func() (*comm.Persistent, error) { return comm.BcastInit(c, cast, root) },
 	} {
@@ -63,16 +70,26 @@ func persistent(k *call) error {
 		if err := send.Start(); err != nil {
 			return err
 		}
+		how := k.own.IntN(3) // Ready, ReadyRange or ReadyList
 		var fillers sync.WaitGroup
 		errs := make([]error, 3)
 		for w := range errs {
 			fillers.Go(func() {
-				for i := w; i < sendParts; i += len(errs) {
+				var list []int
+				first, end := w*sendParts/len(errs), (w+1)*sendParts/len(errs)
+				for i := first; i < end; i++ {
 					size := n / sendParts
 					copy(parts[i*size:], wanted(me)[i*size:(i+1)*size])
-					if err := send.Ready(i); err != nil {
-						errs[w] = err
+					if how == 0 {
+						errs[w] = errors.Join(errs[w], send.Ready(i))
 					}
+					list = append([]int{i}, list...)
+				}
+				switch how {
+				case 1:
+					errs[w] = send.ReadyRange(first, end)
+				case 2:
+					errs[w] = send.ReadyList(list...)
 				}
 			})
 		}
@@ -93,6 +110,9 @@ func persistent(k *call) error {
 			if err != nil {
 				return fmt.Errorf("persistent operation %d, round %d: %w", i, round, err)
 			}
+		}
+		if err := k.arrivals(recv, recvParts, arrived, wanted(from)); err != nil {
+			return err
 		}
 		fillers.Wait()
 		for _, err := range append(errs, send.Wait(), recv.Wait()) {
@@ -117,4 +137,42 @@ func persistent(k *call) error {
 		return err
 	}
 	return recv.Free()
+}
+
+// arrivals sometimes waits for the partitions of a receive, in the order of their arrival or in any
+// other order, and checks each.
+func (k *call) arrivals(recv *comm.PartRecv, parts int, got, want []int64) error {
+	size := len(got) / parts
+	check := func(i int) error {
+		return same(fmt.Sprintf("partition %d of %d", i, parts), got[i*size:(i+1)*size], want[i*size:(i+1)*size])
+	}
+	switch k.own.IntN(3) {
+	case 0:
+		seen := 0
+		for i, err := range recv.All() {
+			if err == nil {
+				err = check(i)
+			}
+			if err != nil {
+				return err
+			}
+			seen++
+		}
+		if seen != parts {
+			return fmt.Errorf("%d of %d partitions have arrived", seen, parts)
+		}
+	case 1:
+		for _, i := range k.own.Perm(parts) {
+			for there := false; !there; runtime.Gosched() {
+				var err error
+				if there, err = recv.Arrived(i); err != nil {
+					return err
+				}
+			}
+			if err := check(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -40,7 +40,17 @@ func sparse(k *call) error {
 		}
 		slices.SortStableFunc(want, func(a, b part) int { return a.from - b.from })
 		k.delay()
-		got, err := comm.SparseAlltoall(c, send)
+		got, err := []comm.Part[int64](nil), error(nil)
+		if k.rng.IntN(2) == 0 {
+			got, err = comm.SparseAlltoall(c, send)
+		} else {
+			// The parts come in the order of their arrival.
+			err = comm.SparseAlltoallFunc(c, send, func(source int, data []int64) error {
+				got = append(got, comm.Part[int64]{Rank: source, Data: data})
+				return nil
+			})
+			slices.SortStableFunc(got, func(a, b comm.Part[int64]) int { return a.Rank - b.Rank })
+		}
 		if err == nil && len(got) != len(want) {
 			err = fmt.Errorf("%d parts, not %d", len(got), len(want))
 		}

@@ -45,7 +45,7 @@ func values(k *call) error {
 	k.delay()
 	var got, want any
 	var err error
-	form := k.rng.IntN(6)
+	form := k.rng.IntN(8)
 	switch form {
 	case 0:
 		got, err = comm.BcastValue(c, own, root, codec)
@@ -64,13 +64,22 @@ func values(k *call) error {
 	case 4:
 		got, err = comm.ScatterValue(c, row(me), root, codec)
 		want = valueOf(root, me)
-	default:
-		got, err = comm.AllreduceValue(c, []string{own.Name}, func(a, b []string) []string { return append(a, b...) }, codec)
+	case 5, 6:
 		names := []string{}
 		for _, r := range column(root) {
 			names = append(names, r.Name)
 		}
+		join := func(a, b []string) []string { return append(a, b...) }
+		if form == 5 {
+			got, err = comm.AllreduceValue(c, []string{own.Name}, join, codec)
+		} else if got, err = comm.ReduceValue(c, []string{own.Name}, join, root, codec); me != root {
+			names = nil
+		}
 		want = names
+	default:
+		to, from := k.peers(root)
+		want = valueOf(from, root)
+		got, err = k.exchangeValues(own, to, from, codec)
 	}
 	if err == nil && !reflect.DeepEqual(got, want) {
 		err = fmt.Errorf("received %.200s instead of %.200s", fmt.Sprint(got), fmt.Sprint(want))
@@ -79,4 +88,26 @@ func values(k *call) error {
 		return fmt.Errorf("form %d by %s, root %d, up to %d elements: %w", form, codec.Name(), root, most, err)
 	}
 	return nil
+}
+
+// exchangeValues sends a value to one rank and returns the value that another rank sends.
+func (k *call) exchangeValues(own record, to, from int, codec comm.Codec) (got record, err error) {
+	sent := comm.IsendValue(k.c, own, to, k.tag, codec)
+	var st comm.Status
+	if k.own.IntN(2) == 0 {
+		got, st, err = comm.RecvValue[record](k.c, from, k.tag, codec)
+	} else {
+		var m *comm.Message
+		if m, _, err = k.c.Mprobe(from, k.tag); err != nil {
+			return got, err
+		}
+		got, st, err = comm.MrecvValue[record](m, codec)
+	}
+	if err == nil && (st.Source != from || st.Tag != k.tag) {
+		err = fmt.Errorf("the value is from rank %d with tag %d, not from %d with tag %d", st.Source, st.Tag, from, k.tag)
+	}
+	if _, werr := k.wait([]comm.Request{sent}); err == nil {
+		err = werr
+	}
+	return got, err
 }

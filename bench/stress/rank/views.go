@@ -85,6 +85,15 @@ func (v *drawn[T]) put(data []T) {
 	}
 }
 
+// packed checks that Pack copies data from the view.
+func (v *drawn[T]) packed(data []T) error {
+	b := make([]T, len(data))
+	if n, err := comm.Pack(b, v.view); err != nil || n != len(data) {
+		return fmt.Errorf("%d of %d elements were packed: %w", n, len(data), err)
+	}
+	return same("packed elements", b, data)
+}
+
 // expect returns a function that checks that the view has the elements data, and that the elements
 // of the memory outside the view have not changed since the call of expect.
 func (v *drawn[T]) expect(what string, data []T) func() error {
@@ -112,10 +121,18 @@ func (e element[T]) views(k *call) error {
 			return err
 		}
 		salt := k.salt + uint64(i)
-		send.put(e.block(salt, me, 0, n))
+		block := e.block(salt, me, 0, n)
+		send.put(block)
+		if err := send.packed(block); err != nil {
+			return err
+		}
 		check := recv.expect(fmt.Sprintf("view %d of %v", i, e), e.block(salt, from, 0, n))
 		var rs []comm.Request
-		if k.own.IntN(2) == 0 {
+		if k.rng.IntN(3) == 0 {
+			if st, err := comm.SendrecvView(k.c, send.view, to, k.tag, recv.view, from, k.tag); err != nil || st.Count != n || st.Source != from {
+				return fmt.Errorf("SendrecvView of %d elements: %+v, %w", n, st, err)
+			}
+		} else if k.own.IntN(2) == 0 {
 			rs = append(rs, recv.view.Irecv(k.c, from, k.tag), send.view.Isend(k.c, to, k.tag))
 		} else {
 			rs = append(rs, send.view.Issend(k.c, to, k.tag))
@@ -170,6 +187,7 @@ func (e element[T]) viewsOfAll(k *call) error {
 	}
 	var send, recv []comm.View[T]
 	var mine comm.View[T]
+	var d drawnCall
 	var err error
 	k.delay()
 	switch call {
@@ -177,38 +195,54 @@ func (e element[T]) viewsOfAll(k *call) error {
 		if send, err = list(true, func(r int) (int, int) { return me, r }); err == nil {
 			recv, err = list(false, func(r int) (int, int) { return r, me })
 		}
-		if err == nil {
-			err = comm.AlltoallView(c, send, recv)
+		d = drawnCall{
+			call:    func() error { return comm.AlltoallView(c, send, recv) },
+			start:   func() comm.Request { return comm.IalltoallView(c, send, recv) },
+			prepare: func() (*comm.Persistent, error) { return comm.AlltoallViewInit(c, send, recv) },
 		}
 	case 1:
 		if mine, err = one(true, me, root); err == nil {
 			recv, err = list(false, func(r int) (int, int) { return r, root })
 		}
-		if err == nil {
-			err = comm.AllgatherView(c, mine, recv)
+		d = drawnCall{
+			call:    func() error { return comm.AllgatherView(c, mine, recv) },
+			start:   func() comm.Request { return comm.IallgatherView(c, mine, recv) },
+			prepare: func() (*comm.Persistent, error) { return comm.AllgatherViewInit(c, mine, recv) },
 		}
 	case 2:
 		if mine, err = one(true, me, root); err == nil && me == root {
 			recv, err = list(false, func(r int) (int, int) { return r, root })
 		}
-		if err == nil {
-			err = comm.GatherView(c, mine, recv, root)
+		d = drawnCall{
+			call:    func() error { return comm.GatherView(c, mine, recv, root) },
+			start:   func() comm.Request { return comm.IgatherView(c, mine, recv, root) },
+			prepare: func() (*comm.Persistent, error) { return comm.GatherViewInit(c, mine, recv, root) },
 		}
 	default:
 		if mine, err = one(false, root, me); err == nil && me == root {
 			send, err = list(true, func(r int) (int, int) { return root, r })
 		}
-		if err == nil {
-			err = comm.ScatterView(c, send, mine, root)
+		d = drawnCall{
+			call:    func() error { return comm.ScatterView(c, send, mine, root) },
+			start:   func() comm.Request { return comm.IscatterView(c, send, mine, root) },
+			prepare: func() (*comm.Persistent, error) { return comm.ScatterViewInit(c, send, mine, root) },
+		}
+	}
+	form := k.rng.IntN(3)
+	switch {
+	case err != nil:
+	case form == 0:
+		err = d.call()
+	case form == 1:
+		_, err = k.wait([]comm.Request{d.start()})
+	default:
+		var p *comm.Persistent
+		if p, err = d.prepare(); err == nil {
+			err = persistents{list: []*comm.Persistent{p}}.run(k, nil)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("call %d of %d ranks, root %d: %w", call, p, root, err)
+		return fmt.Errorf("call %d of %d ranks in form %d, root %d: %w", call, p, form, root, err)
 	}
-	for _, check := range checks {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return all(checks)
 }
