@@ -146,9 +146,10 @@ arm64:
 	INSTALL=$(INSTALL) tools/install.sh qemu-aarch64=qemu-user
 	GO="$(GO)" tools/arm64.sh
 
-# Runs the tests of the transport over libfabric with libfabric 2.x, which tools/libfabric2.sh builds
-# once into the cache. TESTED_LIBFABRIC is the version that the tests check, and restricts tests over
-# fabrics to those of libfabric. fi2x_skip are tests of internal/mpi that take long without libfabric.
+# Runs the tests of the transport over libfabric with libfabric 2.x, which tools/libfabric2.sh
+# builds once into the cache. TESTED_LIBFABRIC is the version that the tests check, and restricts
+# tests over fabrics to those of libfabric. fi2x_skip are long tests of internal/mpi without
+# libfabric. -count=1, because go's test cache does not notice another library.
 fi2x      = $(CURDIR)/.cache/libfabric-2.1.0
 fi2x_skip = RaceDetector|^TestCollectives$$|LegalFaults|HugeMessages|WrongOpsDoNotCompile|HostRefuses
 fi-2x: export PKG_CONFIG_PATH = $(fi2x)/lib/pkgconfig
@@ -160,8 +161,8 @@ fi-2x: export TESTED_LIBFABRIC = 2.1
 fi-2x:
 	INSTALL=$(INSTALL) tools/libfabric2.sh $(fi2x)
 	$(GO) vet -tags libfabric ./transport/libfabric/...
-	$(GO) test -tags libfabric -timeout 11m -skip '$(fi2x_skip)' ./transport/libfabric/... ./internal/mpi ./internal/mpiio
-	$(GO) test -tags libfabric -timeout 4m -run 'Libfabric|InfoOfProvider|InfoLists' ./examples ./bench/... ./launcher ./cmd/gorun
+	$(GO) test -count=1 -tags libfabric -timeout 11m -skip '$(fi2x_skip)' ./transport/libfabric/... ./internal/mpi ./internal/mpiio
+	$(GO) test -count=1 -tags libfabric -timeout 4m -run 'Libfabric|InfoOfProvider|InfoLists' ./examples ./bench/... ./launcher ./cmd/gorun
 
 clean:
 	rm -rf bin cover.out

@@ -19,11 +19,16 @@ script=$(sha256sum <"$tools/libfabric2.sh")
 
 "$tools/install.sh" autoreconf=autoconf automake=automake libtoolize=libtool xz=xz-utils make=make
 
+# The build must not see what the Makefile sets for weft: configure takes INSTALL as the program that
+# installs files.
+unset INSTALL MAKEFLAGS MFLAGS MAKEOVERRIDES PKG_CONFIG_PATH LD_LIBRARY_PATH
+
 mkdir -p "$(dirname "$folder")"
 work=$(mktemp -d "$folder.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -v security | head -n 1)
+archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | awk '!/security/ && !n++')
+[ -n "$archive" ] || { echo "libfabric $version: apt's configuration names no archive" >&2; exit 1; }
 curl -fsSL --retry 3 --max-time 120 -o source.tar.xz "$archive$source"
 echo "$sum  source.tar.xz" | sha256sum --check --quiet
 tar -xf source.tar.xz --strip-components=1

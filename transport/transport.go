@@ -406,12 +406,13 @@ type BatchEndpoint interface {
 	Unsent() bool
 }
 
-// FlushEndpoint is an endpoint whose Send may return done although the message still needs Reads of the
-// queue (CapFlush), for example because the fabric may refuse it, so that it must be sent again.
+// FlushEndpoint is an endpoint whose Send may return done although the message still needs Reads of
+// the queue (CapFlush), for example because the fabric may refuse it, so that it must be sent again.
 type FlushEndpoint interface {
-	// Flushed reports whether all messages have left, except those to peers that have failed. Then
-	// this process may end, and the peers still get them.
-	Flushed() bool
+	// Flushed reports whether all messages have left, except those to peers that have failed: that
+	// the endpoint knows to have failed, or for which failed returns true. Then this process may
+	// end, and the other peers still get their messages.
+	Flushed(failed func(peer Addr) bool) bool
 }
 
 // Op is an operation: its arguments and its context (fi_context). The caller sets the fields up to

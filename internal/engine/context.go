@@ -83,6 +83,11 @@ func (c *Context) Close() {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for id, p := range e.partitions {
+		if p.ctx == c {
+			delete(e.partitions, id)
+		}
+	}
 	e.posted.each(func(r *request) { // instead of failAll, which looks at all slots and is slower
 		if r.ctx == c {
 			e.cancel(r, errFree)

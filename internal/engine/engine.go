@@ -515,14 +515,21 @@ func (e *Engine) Flush(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// hasFailed reports whether this rank knows that a peer has ended.
+func (e *Engine) hasFailed(peer transport.Addr) bool { return e.peers[peer].err != nil }
+
 // flushPause is the time between two polls of Flush, while a transport holds messages back.
 const flushPause = 20 * time.Microsecond
 
 // holdsMessages reports whether a transport has messages that have not left.
 func (e *Engine) holdsMessages() bool {
 	for i := range e.rails {
-		r := &e.rails[i]
-		if r.batch != nil && r.batch.Unsent() || r.flush != nil && !r.flush.Flushed() {
+		switch r := &e.rails[i]; {
+		case r.flush != nil:
+			if !r.flush.Flushed(e.hasFailed) {
+				return true
+			}
+		case r.batch != nil && r.batch.Unsent():
 			return true
 		}
 	}

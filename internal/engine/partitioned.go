@@ -25,13 +25,14 @@ import (
 // read covers as many of them as are adjacent. So the faster partitions become ready, the longer the
 // reads are: the cost is close to that of one message.
 //
-// A MsgReady names the receiver's Partitions, whose number the sender knows from the MsgPull. So for
-// all messages after the first one, the sender need not wait for an answer to the RTS. A MsgReady may
-// arrive before the RTS, or before the receive is posted. It cannot arrive before the message before
-// it has ended, because the sender gets the FIN of that message first.
+// A MsgReady names the receiver's Partitions, whose id the sender knows from the MsgPull, and the
+// number of the message among those of the Partitions. So for all messages after the first one, the
+// sender need not wait for an answer to the RTS. It reports partitions when the RTS has left. The
+// receive need not be posted then.
 //
 // If the receiver cannot read the sender's memory, it answers with MsgCTS, as for any rendezvous.
-// Then the sender sends the data when all partitions are ready.
+// Then the sender sends the data when all partitions are ready. The data may overtake a MsgReady,
+// which the receiver then ignores, because it is for an earlier message.
 //
 // If the sender is in Finalize and partitions are not ready, it reports that by a MsgReady of 0
 // partitions, and the receive ends with ErrFinalized.
@@ -42,7 +43,10 @@ import (
 type Partitions struct {
 	bytes int // of a partition
 	marks []partitionMark
-	left  int  // number of partitions that are not ready (sender) or have not arrived (receiver)
+	left  int // number of partitions that are not ready (sender) or have not arrived (receiver)
+	// Number of the message, from 1 on, modulo 2³². Of a sender: of the last one whose RTS has left. Of a
+	// receiver: of the one that marks is for.
+	round int32
 	ended bool // no more partitions become ready, because the sender is in Finalize
 
 	// Of a sender.
@@ -53,7 +57,8 @@ type Partitions struct {
 	// Of a receiver.
 	id       uint64   // key in Engine.partitions
 	peer     int32    // world rank of the sender
-	told     bool     // the sender knows id, or will get it from a message that was sent
+	ctx      *Context // of the receives
+	idSent   bool     // a MsgPull or MsgCTS with id was sent
 	finished bool     // the last receive has got all partitions
 	r        *request // slot of the last receive
 	reads    bool     // the last receive reads the partitions by RMA
@@ -82,14 +87,14 @@ func NewPartitions(n, bytes int) *Partitions {
 // size returns the length of the message in bytes.
 func (p *Partitions) size() int { return len(p.marks) * p.bytes }
 
-// pullMin is the length in bytes from which on a partitioned message is faster than one eager message
-// for each partition.
+// pullMin is a length in bytes. A longer message is faster as a partitioned message than as one eager
+// message for each partition.
 const pullMin = 1 << 20
 
 // Pulls reports whether a partitioned message to a rank of the group is useful, which has n
-// partitions of the given length in bytes. So it is if an ordinary message of the whole length would be
-// a rendezvous that the receiver may read by RMA, and messages of single partitions would not be eager
-// or would be many. For this rank itself, Pulls returns false.
+// partitions of the given length in bytes. That is so if an ordinary message of the whole length would
+// be a rendezvous that the receiver may read by RMA, and messages of single partitions would not be
+// eager or would be many. For this rank itself, Pulls returns false.
 func (c *Context) Pulls(rank, n, bytes int) bool {
 	to := c.world(rank)
 	if int(to) == c.e.rank {
@@ -137,10 +142,10 @@ func (c *Context) IrecvPartitioned(buf []byte, env Env, p *Partitions) Request {
 	e := c.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !p.finished { // the first receive, or the first one after a failure: a MsgReady for the old id is ignored
-		delete(e.partitions, p.id)
+	if !p.finished { // the first receive, or the first one after a failure
+		delete(e.partitions, p.id) // a MsgReady for the old id is ignored
 		e.lastPartitions++
-		p.id, p.peer, p.told = e.lastPartitions, c.world(env.Peer), false
+		p.id, p.peer, p.ctx, p.idSent = e.lastPartitions, c.world(env.Peer), c, false
 		e.partitions[p.id] = p
 		p.finish()
 	}
@@ -148,15 +153,17 @@ func (c *Context) IrecvPartitioned(buf []byte, env Env, p *Partitions) Request {
 	return e.public(c.startRecv(buf, &env, true, p), false)
 }
 
-// finish makes p ready for the MsgReady of the next message. It must be called before the sender can know
-// that it has ended.
+// finish prepares the Partitions of a receiver for the MsgReady of the next message. The caller calls it
+// before the sender can know that the last message has ended.
 func (p *Partitions) finish() {
+	p.round++
 	clear(p.marks)
 	p.queue, p.next, p.from, p.to = p.queue[:0], 0, 0, 0
 	p.finished = true
 }
 
 // ForgetPartitions ends the use of p, the state of receives. No message of p is under way.
+// Context.Close does the same for all Partitions of its receives.
 func (e *Engine) ForgetPartitions(p *Partitions) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -179,6 +186,7 @@ func (q Request) Ready(i int) {
 	p.marks[i] = partitionReady
 	p.left--
 	switch {
+	case r.phase == phaseQueued: // reportReady follows when the RTS has left
 	case p.wanted > 0:
 		if p.left == 0 {
 			e.startMoving(r)
@@ -192,10 +200,35 @@ func (q Request) Ready(i int) {
 	}
 }
 
+// rtsLeft continues the partitioned send r after its RTS has left.
+func (e *Engine) rtsLeft(r *request) {
+	p := r.parts
+	p.round++
+	if p.remote != 0 {
+		e.reportReady(r)
+	}
+}
+
+// reportReady reports to the receiver which partitions are ready.
+func (e *Engine) reportReady(r *request) {
+	p := r.parts
+	if p.left == len(p.marks) {
+		e.stopMoving(r) // the send waits for this rank's program
+	}
+	for i := 0; i < len(p.marks); {
+		n := p.run(i, len(p.marks), partitionReady)
+		if n > 0 {
+			e.sendReady(r, i, n)
+		}
+		i += n + 1
+	}
+	e.endPartitions(r)
+}
+
 // sendReady reports to the receiver that n partitions from the given one on are ready. If n is 0, it
 // reports that no more partitions become ready.
 func (e *Engine) sendReady(r *request, from, n int) {
-	m := wire.Message{Kind: wire.MsgReady, Handle: r.parts.remote, Addr: uint64(from), Key: uint64(n)}
+	m := wire.Message{Kind: wire.MsgReady, Tag: r.parts.round, Handle: r.parts.remote, Addr: uint64(from), Key: uint64(n)}
 	e.sendControl(r.peer, m, nil)
 }
 
@@ -210,17 +243,7 @@ func (e *Engine) receivePull(source int32, m *wire.Message) error {
 		return errHandle
 	}
 	p.remote = m.Key
-	if p.left == len(p.marks) {
-		e.stopMoving(r) // the send waits for this rank's program
-	}
-	for i := 0; i < len(p.marks); {
-		n := p.run(i, len(p.marks), partitionReady)
-		if n > 0 {
-			e.sendReady(r, i, n)
-		}
-		i += n + 1
-	}
-	e.endPartitions(r)
+	e.reportReady(r)
 	return nil
 }
 
@@ -255,7 +278,7 @@ func (p *Partitions) run(i, end int, mark partitionMark) (n int) {
 // it does nothing.
 func (e *Engine) endPartitions(r *request) {
 	p := r.parts
-	if e.leaving != nil && p != nil && p.remote != 0 && p.left > 0 && !p.ended && !r.done {
+	if e.leaving != nil && p != nil && p.remote != 0 && p.left > 0 && !p.ended && !r.done && r.phase != phaseQueued {
 		p.ended = true
 		e.sendReady(r, 0, 0)
 	}
@@ -266,8 +289,8 @@ func (e *Engine) endPartitions(r *request) {
 func (e *Engine) pull(r *request, m *wire.Message) {
 	p := r.parts
 	p.reads = true
-	if !p.told {
-		p.told = true
+	if !p.idSent {
+		p.idSent = true
 		e.sendControl(r.peer, wire.Message{Kind: wire.MsgPull, Handle: m.Handle, Key: p.id}, nil)
 	}
 	e.readNext(r)
@@ -281,8 +304,10 @@ func (e *Engine) receiveReady(source int32, m *wire.Message) error {
 	switch {
 	case p == nil && m.Handle <= e.lastPartitions:
 		return nil // ForgetPartitions was called, which the peer could not know yet
-	case p == nil || p.peer != source || !p.told || p.ended:
+	case p == nil || p.peer != source || !p.idSent || p.ended || m.Tag-p.round > 0:
 		return errHandle
+	case m.Tag != p.round:
+		return nil // for an earlier message, whose data came by MsgData
 	case m.Addr >= uint64(len(p.marks)) || m.Key > uint64(len(p.marks))-m.Addr:
 		return errPartition
 	}

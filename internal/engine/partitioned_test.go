@@ -97,11 +97,13 @@ type partitionedPair struct {
 	in   []byte
 	out  []byte
 	pull wire.Message
+	// Number of the message that ready names.
+	round int32
 }
 
 // openPartitionedPair starts the receive of a message of n partitions with the given length.
 func openPartitionedPair(t *testing.T, n, size int) *partitionedPair {
-	x := &partitionedPair{h: &hooks{}, in: make([]byte, n*size), out: pattern(n*size, 1)}
+	x := &partitionedPair{h: &hooks{}, round: 1, in: make([]byte, n*size), out: pattern(n*size, 1)}
 	x.c, x.s = openHooked(t, x.h, noAsync)
 	x.r = x.c.IrecvPartitioned(x.in, Env{Peer: 1, Tag: 3}, NewPartitions(n, size))
 	mr, err := x.s.dom.RegisterMemory(x.out, transport.RemoteRead)
@@ -131,7 +133,8 @@ func (x *partitionedPair) next(t *testing.T) (m wire.Message) {
 
 // ready sends rank 0 the message that n partitions from the given one on are ready.
 func (x *partitionedPair) ready(t *testing.T, from, n int) {
-	x.s.sendMessage(t, wire.Message{Kind: wire.MsgReady, Handle: x.pull.Key, Addr: uint64(from), Key: uint64(n)})
+	m := wire.Message{Kind: wire.MsgReady, Tag: x.round, Handle: x.pull.Key, Addr: uint64(from), Key: uint64(n)}
+	x.s.sendMessage(t, m)
 	x.c.e.Poll()
 }
 
@@ -180,7 +183,7 @@ func TestPartitionsShareReads(t *testing.T) {
 func TestPartitionedProtocol(t *testing.T) {
 	ready := func(from, n uint64) func(*partitionedPair) wire.Message {
 		return func(x *partitionedPair) wire.Message {
-			return wire.Message{Kind: wire.MsgReady, Handle: x.pull.Key, Addr: from, Key: n}
+			return wire.Message{Kind: wire.MsgReady, Tag: 1, Handle: x.pull.Key, Addr: from, Key: n}
 		}
 	}
 	for name, bad := range map[string]func(*partitionedPair) wire.Message{
@@ -189,6 +192,9 @@ func TestPartitionedProtocol(t *testing.T) {
 		"too many":           ready(3, 2),
 		"far too many":       ready(3, 1<<63),
 		"ready before":       ready(0, 2),
+		"of the next message": func(x *partitionedPair) wire.Message {
+			return wire.Message{Kind: wire.MsgReady, Tag: 2, Handle: x.pull.Key, Key: 1}
+		},
 		"pull of a receive": func(x *partitionedPair) wire.Message {
 			return wire.Message{Kind: wire.MsgPull, Handle: x.r.r.handle(), Key: 1}
 		},
@@ -279,43 +285,60 @@ func TestPartitionedEnds(t *testing.T) {
 // ready. The receive ends with ErrFinalized, whether it has matched before or not, and whether it
 // reads the data by RMA or not.
 func TestPartitionedLeave(t *testing.T) {
-	for _, late := range []bool{false, true} {
+	for i := range 4 {
+		late, second := i&1 != 0, i&2 != 0
 		everyFlavour(t, 2, func(t *testing.T, _ []*Engine, cs []*Context) {
-			var r Request
-			recv := func() { r = cs[0].IrecvPartitioned(make([]byte, 40), Env{Peer: 1}, NewPartitions(4, 10)) }
-			if !late {
-				recv()
+			var r, s Request
+			ps, pr := NewPartitions(4, 10), NewPartitions(4, 10)
+			recv := func() { r = cs[0].IrecvPartitioned(make([]byte, 40), Env{Peer: 1}, pr) }
+			send := func() { s = cs[1].IsendPartitioned(pattern(40, 1), Env{Peer: 0}, ps) }
+			ctx, cancel := context.WithTimeout(background, testTimeout)
+			defer cancel()
+			both := func() (sendErr, recvErr error) {
+				sent := make(chan error)
+				go func() { // ends when the send has ended; both waits for it
+					_, err := s.Wait(ctx)
+					sent <- err
+				}()
+				_, recvErr = r.Wait(ctx)
+				return <-sent, recvErr
 			}
-			s := cs[1].IsendPartitioned(pattern(40, 1), Env{Peer: 0}, NewPartitions(4, 10))
-			s.Ready(1)
-			if !late { // until rank 1 has the answer of rank 0
+			polls := func() {
 				for range 1000 {
 					cs[0].e.Poll()
 					cs[1].e.Poll()
 				}
 			}
-			require.NoError(t, cs[1].Leave(background))
-			if late {
+			if second { // the sender knows the receiver's Partitions
+				recv()
+				send()
+				for i := range 4 {
+					s.Ready(i)
+				}
+				sendErr, recvErr := both()
+				require.NoError(t, errors.Join(sendErr, recvErr))
+			}
+			if !late {
 				recv()
 			}
-			for range 100 {
-				cs[0].e.Poll()
-				cs[1].e.Poll()
+			send()
+			s.Ready(1)
+			if !late { // until rank 1 has the answer of rank 0
+				polls()
 			}
+			require.NoError(t, cs[1].Leave(background))
+			if late {
+				polls()
+				recv()
+			}
+			polls()
 			// Another goroutine of the program may still make partitions ready.
 			for _, i := range []int{0, 2, 3} {
 				s.Ready(i)
 			}
-			ctx, cancel := context.WithTimeout(background, testTimeout)
-			defer cancel()
-			sent := make(chan error)
-			go func() { // ends when the send has ended; the test waits for it
-				_, err := s.Wait(ctx)
-				sent <- err
-			}()
-			_, err := r.Wait(ctx)
-			require.ErrorIs(t, <-sent, ErrFinalized)
-			require.ErrorIs(t, err, ErrFinalized)
+			sendErr, recvErr := both()
+			require.ErrorIs(t, sendErr, ErrFinalized)
+			require.ErrorIs(t, recvErr, ErrFinalized)
 		})
 	}
 }
@@ -346,6 +369,8 @@ func TestPartitionsOfTheNextMessage(t *testing.T) {
 		require.Equal(t, wire.MsgFin, x.next(t).Kind)
 
 		copy(x.out, pattern(len(x.out), 2))
+		x.ready(t, 3, 1) // late, and ignored
+		x.round = 2
 		recv := func() { x.r = x.c.IrecvPartitioned(x.in, Env{Peer: 1, Tag: 3}, p) }
 		if posted {
 			recv()

@@ -177,7 +177,7 @@ func (e hookedEndpoint) Read(op *transport.Op) error {
 	return err
 }
 
-func (e hookedEndpoint) Flushed() bool {
+func (e hookedEndpoint) Flushed(func(transport.Addr) bool) bool {
 	e.h.flushes--
 	return e.h.flushes < 0
 }

@@ -254,6 +254,8 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	switch {
 	case p.err != nil:
 		e.complete(r, p.err)
+	case r.parts != nil && r.parts.ended && !canRead:
+		e.fetched(r, finalizedError{source})
 	case r.total == 0:
 		e.fetched(r, nil)
 	case canRead && r.parts != nil:
@@ -268,7 +270,7 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 		}
 		cts := wire.Message{Kind: wire.MsgCTS, Handle: m.Handle, Key: r.handle(), Length: r.total}
 		if r.parts != nil {
-			r.parts.told = true
+			r.parts.idSent = true
 			cts.Addr = r.parts.id
 		}
 		e.sendControl(source, cts, nil)

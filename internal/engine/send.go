@@ -307,7 +307,11 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 	if done, err = e.message(r); err == nil {
 		p.credit -= cost
 		r.phase = phaseSent
-		if m.Kind == wire.MsgRTS && r.parts == nil {
+		switch {
+		case m.Kind != wire.MsgRTS:
+		case r.parts != nil:
+			e.rtsLeft(r)
+		default:
 			e.startMoving(r)
 		}
 	}

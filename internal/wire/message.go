@@ -18,7 +18,8 @@ type MessageKind uint8
 //	   (the receiver can read                 (the receiver cannot read
 //	    the sender's memory)                   the sender's memory)
 //
-// A partitioned message has a MsgPull and any number of MsgReady between its RTS and the reads.
+// A partitioned message has in addition any number of MsgReady between its RTS and its last read, and
+// the first one of its Partitions a MsgPull.
 const (
 	MsgEager MessageKind = iota + 1 // a message of the program with its data
 	// A message of a synchronous send with its data. The receiver answers with MsgAck when a
@@ -44,7 +45,8 @@ const (
 	// which partitions are ready. Key is the id of the receiver's partitions.
 	MsgPull
 	// The Key partitions from number Addr on are ready. Handle is the id of the receiver's
-	// partitions. Key is 0: no more partitions become ready.
+	// partitions, and Tag the number of the message among theirs. Key is 0: no more partitions
+	// become ready.
 	MsgReady
 	msgKindEnd
 )

@@ -41,7 +41,9 @@ func (e *endpoint) EnableBatch() { e.Endpoint.(transport.BatchEndpoint).EnableBa
 func (e *endpoint) Unsent() bool { return e.Endpoint.(transport.BatchEndpoint).Unsent() }
 
 // Flushed calls the provider, without faults. The caller must check CapFlush before.
-func (e *endpoint) Flushed() bool { return e.Endpoint.(transport.FlushEndpoint).Flushed() }
+func (e *endpoint) Flushed(failed func(transport.Addr) bool) bool {
+	return e.Endpoint.(transport.FlushEndpoint).Flushed(failed)
+}
 
 // rmaPart implements transport.RMAEndpoint, with faults, for an endpoint.
 type rmaPart struct {

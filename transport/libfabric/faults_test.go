@@ -199,11 +199,12 @@ func TestRefusedForLong(t *testing.T) {
 	_, err := a.ep.Send(&transport.Op{Peer: 1, Data: []byte("more")})
 	require.ErrorIs(t, err, transport.ErrAgain)
 	flush := a.ep.(transport.FlushEndpoint)
-	require.False(t, flush.Flushed(), "rank 1 lacks the message")
+	require.False(t, flush.Flushed(func(transport.Addr) bool { return false }), "rank 1 lacks the message")
+	require.True(t, flush.Flushed(func(p transport.Addr) bool { return p == 1 }), "rank 1 has failed")
 	require.NoError(t, b.dom.Close())
 	until(t, func() bool { return kinds(a.seen, transport.PeerDown) == 1 && a.dom.arena.busy == 0 }, a)
 	require.Empty(t, a.dom.resends)
-	require.True(t, flush.Flushed())
+	require.True(t, flush.Flushed(func(transport.Addr) bool { return false }))
 }
 
 // TestRepeated checks that a message that was sent again, and arrives twice, is delivered once, and

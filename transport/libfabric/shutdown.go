@@ -57,7 +57,18 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 
 // Flushed reports whether all messages have left; see [transport.FlushEndpoint]. A message that the
 // fabric has refused has not.
-func (e *endpoint) Flushed() bool { return e.d.closed || e.d.broken != nil || !e.d.inFlight() }
+func (e *endpoint) Flushed(failed func(transport.Addr) bool) bool {
+	d := e.d
+	if d.closed || d.broken != nil {
+		return true
+	}
+	for i := range d.arena.slots {
+		if s := &d.arena.slots[i]; s.what.isMessage() && !d.unwanted(s) && !failed(s.peer) {
+			return false
+		}
+	}
+	return true
+}
 
 // sendCloses sends a close message to each peer to which this rank has sent a message or from which
 // it has received one, unless the peer has failed or left or sendCloses has sent it one before.
