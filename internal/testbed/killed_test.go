@@ -178,20 +178,26 @@ func TestTestsAtTheSameTime(t *testing.T) {
 func TestKilledTest(t *testing.T) {
 	cgroups := cgroupsOfSlurm()
 	a := start(t, "slurm")
-	sleeps := func() bool { // four processes run: two of the job, one by ssh, one by Command
+	awaitSleeps(t, a.info)
+	require.NoError(t, a.cmd.Process.Kill())
+	_ = a.cmd.Wait()
+	nothingLeft(t, a.info)
+	assert.Equal(t, cgroups, cgroupsOfSlurm())
+}
+
+// awaitSleeps waits until the four processes of the other process's task "slurm" run: two of the job, one by
+// ssh, one by Command.
+func awaitSleeps(t *testing.T, in info) {
+	t.Helper()
+	require.Eventually(t, func() bool {
 		n := 0
-		for _, pid := range marked(a.info.Mark) {
+		for _, pid := range marked(in.Mark) {
 			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && filepath.Base(exe) == "sleep" {
 				n++
 			}
 		}
 		return n == 4
-	}
-	require.Eventually(t, sleeps, limit, 20*time.Millisecond)
-	require.NoError(t, a.cmd.Process.Kill())
-	_ = a.cmd.Wait()
-	nothingLeft(t, a.info)
-	assert.Equal(t, cgroups, cgroupsOfSlurm())
+	}, limit, 20*time.Millisecond)
 }
 
 func TestKilledKeeper(t *testing.T) {
@@ -204,6 +210,7 @@ func TestKilledKeeper(t *testing.T) {
 
 func TestKilledKeeperAndTest(t *testing.T) {
 	a := start(t, "slurm")
+	awaitSleeps(t, a.info) // a process that starts after removeLeftovers has looked would stay
 	// Stop the keeper, so that it removes nothing when the test ends.
 	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP))
 	require.NoError(t, a.cmd.Process.Kill())

@@ -125,9 +125,9 @@ func TestCloseAwaitsWriters(t *testing.T) {
 func TestCloseUnderUnhelpedProcess(t *testing.T) {
 	const n = 1 << 20
 	if asChild(t, func(s *side, _ string) error {
-		// While a rank has an open region that peers may only read, it does not ask the peer to copy a
-		// part of its transfers. So this region makes the child copy all bytes itself.
-		if _, err := s.RegisterMemory(make([]byte, 8), transport.RemoteRead); err != nil {
+		// While a rank has a message that peers will fetch, it does not ask the peer to copy a part of its
+		// transfers. So this region makes the child copy all bytes itself.
+		if _, err := s.RegisterMemory(make([]byte, 8), messageAccess); err != nil {
 			return err
 		}
 		w := &outcome{Op: transport.Op{Data: bytes.Repeat([]byte{0xAA}, n)}}
