@@ -68,7 +68,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	if *scripts != "" {
 		manners = strings.Split(*scripts, ";")
 	}
-	r, err := newRunner(ctx, *ops, strings.Contains(*transports, "libfabric"), manners...)
+	r, err := newRunner(ctx, *ops, strings.Contains(*transports, "libfabric"), manners)
 	if err != nil {
 		fmt.Fprintln(stderr, "stress:", err)
 		return 1
@@ -139,7 +139,7 @@ type runner struct {
 // newRunner returns a runner. It builds gorun and the ranks' program in a temporary folder, which
 // close removes. If libfabric is true, they can use libfabric; with scripts, also testprov, which
 // newRunner builds.
-func newRunner(ctx context.Context, ops int, libfabric bool, scripts ...string) (*runner, error) {
+func newRunner(ctx context.Context, ops int, libfabric bool, scripts []string) (*runner, error) {
 	dir, err := os.MkdirTemp("", "weft-stress-")
 	if err != nil {
 		return nil, err

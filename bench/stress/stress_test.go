@@ -26,7 +26,7 @@ func TestStress(t *testing.T) {
 // TestKilledBeforeInit has rank 1 kill itself before it has called Init, and so before it has opened
 // the shared memory. Rank 0, which ignores SIGTERM, must report the failure.
 func TestKilledBeforeInit(t *testing.T) {
-	r, err := newRunner(t.Context(), 0, false)
+	r, err := newRunner(t.Context(), 0, false, nil)
 	require.NoError(t, err)
 	defer r.close()
 	dir := t.TempDir()

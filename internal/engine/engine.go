@@ -518,7 +518,8 @@ func (e *Engine) Flush(ctx context.Context) error {
 // hasFailed reports whether this rank knows that a peer has ended.
 func (e *Engine) hasFailed(peer transport.Addr) bool { return e.peers[peer].err != nil }
 
-// flushPause is the time between two polls of Flush, while a transport holds messages back.
+// flushPause is the time between two polls of Flush, while a transport holds messages back. Flush
+// cannot sleep on the transports, because no completion reports that such a message has left.
 const flushPause = 20 * time.Microsecond
 
 // holdsMessages reports whether a transport has messages that have not left.
