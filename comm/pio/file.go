@@ -83,7 +83,7 @@ func hintsOf(hints []Hint) []mpiio.Hint {
 //	DeleteOnClose, UniqueOpen, Sequential
 //
 // Only rank 0 makes the file or makes it empty. If Open fails on a rank, it fails on all ranks,
-// with the same error, and no rank has the file open.
+// with the same error, and no rank has the file open. A file that existed then has its old content.
 //
 // Errors: those of os.OpenFile, such as fs.ErrNotExist, fs.ErrExist and fs.ErrPermission; ErrAccess
 // for a directory; comm.ErrArg for flags that exclude each other, or for a wrong value of a hint;

@@ -223,9 +223,10 @@ func (f *File) open(op string, perm fs.FileMode, list []Hint) error {
 		return err
 	}
 	f.hints.aggregators = aggregators(f.hosts, f.leaders, f.hints.cbNodes)
-	// Rank 0 creates and truncates the file before the others open it.
-	const first = os.O_CREATE | os.O_EXCL | os.O_TRUNC
-	flag := f.flag &^ (DeleteOnClose | UniqueOpen | Sequential | os.O_APPEND)
+	// Rank 0 creates the file before the others open it. It truncates the file when all have opened it,
+	// so that the file stays as it was if one of them cannot.
+	const first = os.O_CREATE | os.O_EXCL
+	flag := f.flag &^ (DeleteOnClose | UniqueOpen | Sequential | os.O_APPEND | os.O_TRUNC)
 	if f.c.Rank() == 0 {
 		f.f, err = os.OpenFile(f.name, flag, perm)
 	}
@@ -235,14 +236,20 @@ func (f *File) open(op string, perm fs.FileMode, list []Hint) error {
 	if f.c.Rank() > 0 {
 		f.f, err = os.OpenFile(f.name, flag&^first, 0)
 	}
+	var info fs.FileInfo
 	if err == nil {
 		f.fd = int(f.f.Fd())
-		var info fs.FileInfo
 		if info, err = f.f.Stat(); err == nil && info.IsDir() {
 			err = fmt.Errorf("%w: it is a directory", ErrAccess)
 		}
 	}
 	err = f.agree(op, err)
+	if err == nil && f.flag&os.O_TRUNC != 0 {
+		if f.c.Rank() == 0 && info.Mode().IsRegular() { // for other files O_TRUNC has no effect
+			err = f.f.Truncate(0)
+		}
+		err = f.agree(op, err)
+	}
 	if err != nil && f.c.Rank() == 0 && flag&os.O_EXCL != 0 {
 		_ = os.Remove(f.name) // this call has made the file; err is the first error
 	}

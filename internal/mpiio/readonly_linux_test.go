@@ -58,6 +58,7 @@ func TestReadOnlyMount(t *testing.T) {
 	}{
 		{what: "write", flag: os.O_RDWR, fails: true},
 		{what: "write only", flag: os.O_WRONLY, fails: true},
+		{what: "truncate", flag: os.O_RDWR | os.O_TRUNC, fails: true},
 		{what: "create an existing file", flag: os.O_RDWR | os.O_CREATE, fails: true},
 		{what: "create", fresh: true, flag: os.O_RDWR | os.O_CREATE, fails: true, stays: true},
 		{what: "create a new file", fresh: true, flag: os.O_RDWR | os.O_CREATE | os.O_EXCL, fails: true},
