@@ -24,8 +24,8 @@ import (
 //	process 2 ─ TestMain ─ Main ─ TestA ─ Run(t, 3, f) ─ f ─┤           ├─ result of all ranks ─ TestB …
 //	process 3 ─ TestMain ─ Main ─ TestA ─ Run(t, 3, f) ─────┘           └─ result of all ranks ─ TestB …
 //
-// All processes run the same tests in the same order. A test fails in all of them if it fails in
-// one.
+// All processes run the same tests in the same order; turns.go makes it the same for parallel tests.
+// A test fails in all of them if it fails in one.
 
 // world is the communicator of the processes that Main runs the tests in. It is nil if Main was not
 // called, or if no launcher has started the process. Main sets it before the tests run.
@@ -45,9 +45,10 @@ var world *comm.Comm
 // except WithTimeout. f must not call Finalize, and a call of Abort ends the job. A test fails in
 // all processes if it fails in one of them.
 //
-// The processes must run the same tests in the same order. So Main sets -parallel to 1, and gives
-// all processes the seed of -shuffle. If the tests differ, for example because of a condition in
-// one process, Run fails the test. Only process 0 writes profiles, and the output of the others
+// The processes must run the same tests in the same order. So Main gives all processes the seed of
+// -shuffle. Run calls f for one test at a time, also in parallel tests, which package testing starts in
+// any order; for them Main sets -parallel to a large number. If the tests differ, for example
+// because of a condition in one process, Run fails the test. Only process 0 writes profiles, and the output of the others
 // appears only if their tests fail.
 //
 // Main ends the process if the tests fail; otherwise it returns, and TestMain must return, too.
@@ -120,7 +121,7 @@ func agreeOnFlags(c *comm.Comm) error {
 	if err != nil {
 		return err
 	}
-	set := map[string]string{"test.shuffle": shuffle, "test.parallel": "1"}
+	set := map[string]string{"test.shuffle": shuffle, "test.parallel": strconv.Itoa(allParallel)}
 	if c.Rank() > 0 {
 		for _, name := range []string{"blockprofile", "coverprofile", "cpuprofile", "memprofile", "mutexprofile", "testlogfile", "trace"} {
 			set["test."+name] = ""
@@ -150,15 +151,10 @@ type verdict struct {
 // runProcesses runs f in the first n processes of the job.
 func runProcesses(t testing.TB, n int, f func(c *comm.Comm) error, timeout time.Duration) {
 	t.Helper()
-	names, err := comm.AllgatherValue(world, t.Name())
-	if err != nil {
-		t.Fatalf("commtest: %v", err)
+	if err := awaitTurn(t); err != nil {
+		t.Fatal(err)
 	}
-	for rank, name := range names {
-		if name != t.Name() {
-			t.Fatalf("commtest: the processes run different tests: rank %d %s, and rank %d %s", world.Rank(), t.Name(), rank, name)
-		}
-	}
+	defer endTurn()
 	color := comm.Undefined
 	if world.Rank() < n {
 		color = 0

@@ -19,16 +19,7 @@ func goroutineName() string {
 
 // stacks returns the stacks of all ranks, and then those of all other goroutines.
 func (j *job) stacks() string {
-	buf := make([]byte, 1<<20)
-	for {
-		n := runtime.Stack(buf, true)
-		if n < len(buf) {
-			buf = buf[:n]
-			break
-		}
-		buf = make([]byte, 2*len(buf))
-	}
-	all := strings.Split(string(buf), "\n\n")
+	all := strings.Split(allStacks(), "\n\n")
 	used := make([]bool, len(all))
 	var out strings.Builder
 	for i := range j.ranks {
@@ -54,4 +45,13 @@ func (j *job) stacks() string {
 		}
 	}
 	return out.String()
+}
+
+// allStacks returns the stacks of all goroutines.
+func allStacks() string {
+	for buf := make([]byte, 1<<20); ; buf = make([]byte, 2*len(buf)) {
+		if n := runtime.Stack(buf, true); n < len(buf) {
+			return string(buf[:n])
+		}
+	}
 }

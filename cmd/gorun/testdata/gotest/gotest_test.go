@@ -5,7 +5,10 @@ package gotest
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -49,6 +52,9 @@ func TestSubtests(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
+			// The processes reach Run in different orders.
+			rank, _ := strconv.Atoi(os.Getenv("PMI_RANK"))
+			time.Sleep(time.Duration((n+rank)%3) * 20 * time.Millisecond)
 			commtest.Run(t, n, sum(n, "gorun"))
 		})
 	}
