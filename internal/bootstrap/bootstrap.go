@@ -56,6 +56,12 @@ type World struct {
 	// closes it.
 	Inspect *os.File
 
+	// Record is a memory file for the record of this rank (package record), which gorun reads; its
+	// rings hold 1<<RecordBits events. Record is nil if there is none. The code that opens the
+	// record closes the file.
+	Record     *os.File
+	RecordBits int
+
 	// NoMemory is the reason why the launcher could not make Memory on this host; it may have
 	// made one on other hosts. Empty: the launcher made Memory here, or makes none on any host.
 	NoMemory string

@@ -65,7 +65,11 @@ type Card struct {
 	// The number of the descriptor on which gorun asks what the rank does. It is the same in every
 	// rank, but each rank has a socket of its own. 0: gorun does not ask.
 	Inspect int `json:"inspect,omitempty"`
-	Epoch   int `json:"epoch,omitempty"` // number of restarts of the job
+	// The number of the descriptor of the memory file for a rank's record. It is the same in every
+	// rank, but each rank has a file of its own. 0: there is none. RecordBits is World.RecordBits.
+	Record     int `json:"record,omitempty"`
+	RecordBits int `json:"record_bits,omitempty"`
+	Epoch      int `json:"epoch,omitempty"` // number of restarts of the job
 	// The number of the group among the groups of the job: 0 for the ranks that gorun itself starts,
 	// and numbers from 1 on for processes that ranks have spawned.
 	Group int `json:"group,omitempty"`
@@ -289,6 +293,8 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: failure reports on descriptor %d", c.Failures)
 	case c.Inspect < 0:
 		return fmt.Errorf("job card: inspection on descriptor %d", c.Inspect)
+	case c.Record < 0 || c.RecordBits < 0:
+		return fmt.Errorf("job card: record on descriptor %d, of size %d", c.Record, c.RecordBits)
 	case c.Group < 0:
 		return fmt.Errorf("job card: group %d", c.Group)
 	case c.Epoch < 0:

@@ -62,6 +62,9 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	if card.Inspect != 0 && !channel(card.Inspect) {
 		return nil, fmt.Errorf("descriptor %d is not the channel on which gorun asks what the rank does", card.Inspect)
 	}
+	if card.Record != 0 && !memoryFile(card.Record) {
+		return nil, fmt.Errorf("descriptor %d is not the memory file for the rank's record", card.Record)
+	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, gorun: true}
 	if err := kvs.init(ctx); err != nil {
 		return nil, err
@@ -92,6 +95,10 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		if w.Inspect, err = channelFile(card.Inspect, "inspection"); err != nil {
 			return nil, err
 		}
+	}
+	if card.Record != 0 {
+		unix.CloseOnExec(card.Record)
+		w.Record, w.RecordBits = os.NewFile(uintptr(card.Record), "record"), card.RecordBits
 	}
 	if listen >= 0 {
 		unix.CloseOnExec(listen)

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -67,10 +68,25 @@ func (e *Engine) count(r *request) {
 	switch {
 	case r.kind == kindSend:
 		e.countSent(r.ctx, r.size())
-	case r.kind == kindRecv && r.cut == nil && !r.status.Cancelled && !r.ctx.kept:
-		e.account.MessagesReceived++
-		e.account.BytesReceived += int64(r.status.Bytes)
+	case r.kind == kindRecv && r.cut == nil && !r.status.Cancelled:
+		if c := r.ctx; c.recorded {
+			e.record.Received(c.record, r.peer, int32(r.status.Tag), r.status.Bytes, c.kind|r.protocol, r.arrived)
+		}
+		if !r.ctx.kept {
+			e.account.MessagesReceived++
+			e.account.BytesReceived += int64(r.status.Bytes)
+		}
 	}
+}
+
+// recordSent records the message of the send r, which has just left: the message itself with its
+// data, or its RTS.
+func (e *Engine) recordSent(r *request) {
+	c, how := r.ctx, record.Eager
+	if r.header.Kind == wire.MsgRTS {
+		how = record.Rendezvous
+	}
+	e.record.Sent(c.record, r.peer, r.tag, r.size(), c.kind|how, r.header.Seq)
 }
 
 // noteTime records now, a reading of the clock. The caller may have read the clock before it took

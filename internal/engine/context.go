@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weft-hpc/weft/internal/layout"
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 )
 
@@ -19,6 +20,12 @@ type Context struct {
 	members []int
 	size    int           // number of members
 	rankOf  map[int32]int // by world rank: the rank in the group; nil if members is nil
+
+	// Number of the communicator in the record of this rank, and the protocol bit of its messages;
+	// recorded says that the rank records messages of this context.
+	record   uint16
+	kind     record.Protocol
+	recorded bool
 
 	kept   bool // KeepInFinalize was called
 	hidden bool // HideLeftovers was called; guarded by Engine.mu
@@ -75,6 +82,13 @@ func (e *Engine) OpenContext(id uint64, members []int) *Context {
 	}
 	e.mu.Unlock()
 	return c
+}
+
+// Record makes the engine record the messages of the context, as those of a communicator that has the
+// number comm in the record of this rank. kind is [record.Collective] if collectives send them, and
+// otherwise 0. No message of the context has been sent or received yet.
+func (c *Context) Record(comm uint16, kind record.Protocol) {
+	c.record, c.kind, c.recorded = comm, kind, c.e.record != nil
 }
 
 // Close frees the context, and drops the messages that have arrived and were not received. Posted

@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/transport"
 )
 
@@ -244,6 +245,9 @@ type Config struct {
 	// its lock: ranks of the job with the id job have failed; "": of the engine's own job. It must not
 	// block, nor call Close. nil: no call.
 	Reported func(job string, ranks []int, reason string)
+	// The recorder of this rank, whose field Messages the engine uses alone; nil: the engine records
+	// nothing.
+	Recorder *record.Recorder
 }
 
 // Engine is the message engine of one rank. Goroutines of the program wait, lead and park in it as
@@ -274,6 +278,7 @@ type Engine struct {
 	launcher *os.File
 	// Number that changes when a communicator is revoked, and when the engine closes or fails.
 	stateVersion atomic.Uint32
+	record       *record.Messages // Config.Recorder's record of messages, guarded by mu; nil: there is none
 
 	// mu guards the fields below, except atomic fields, channels, WaitGroups, and fields whose
 	// comments say otherwise.
@@ -283,6 +288,7 @@ type Engine struct {
 	stalled      []int32          // world ranks of the peers that have a request in one of their queues
 	stalledSpare []int32          // buffer that Engine.retry exchanges with stalled, to avoid an allocation
 	draining     bool             // Engine.drain is reading the queues, so Engine.progress does not call retry
+	ownSeq       uint32           // number of messages of this rank to itself
 	posted       postedQueue      // receives that have not matched a message
 	unexpected   unexpectedQueue  // messages that have arrived and that no posted receive has matched
 	buffers      bufferPool       // buffers for the data of unexpected messages
@@ -423,6 +429,9 @@ func New(cfg Config) (*Engine, error) {
 		ports:      make(map[uint64]*Port),
 		partitions: make(map[uint64]*Partitions),
 		notice:     cfg.Notice, typeName: cfg.TypeName,
+	}
+	if cfg.Recorder != nil {
+		e.record = &cfg.Recorder.Messages
 	}
 	e.mu.init()
 	e.start = time.Now()

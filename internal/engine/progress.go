@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/race"
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -237,10 +238,11 @@ func (e *Engine) receive(source int32, b []byte) error {
 			copy(r.buf, data)
 			r.status.Tag, r.status.Bytes = int(tag), len(data)
 			r.phase = phaseIdle
+			r.arrived, r.protocol = seq, record.Eager
 			e.complete(r, nil)
 			return nil
 		}
-		m := wire.Message{Kind: wire.MsgEager, Sig: sig, Context: context, Tag: tag, Length: len(data)}
+		m := wire.Message{Kind: wire.MsgEager, Sig: sig, Context: context, Tag: tag, Seq: seq, Length: len(data)}
 		return e.deliverOrKeep(r, source, &m, data, cost)
 	}
 	var m wire.Message

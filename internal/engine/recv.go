@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -161,6 +162,15 @@ func (e *Engine) matched(r *request, source int32, m *wire.Message) error {
 		r.peer, r.status.Source = source, r.ctx.rank(source)
 	}
 	r.status.Tag, r.status.Bytes = int(m.Tag), m.Length
+	r.arrived = m.Seq
+	switch {
+	case int(source) == e.rank:
+		r.protocol = record.Own
+	case m.Kind == wire.MsgRTS:
+		r.protocol = record.Rendezvous
+	default:
+		r.protocol = record.Eager
+	}
 	r.phase = phaseIdle
 	// For the race detector: the engine writes to the buffer after the accesses that package
 	// internal/mpi has annotated for the receive.

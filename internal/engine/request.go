@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/weft-hpc/weft/internal/layout"
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -105,6 +106,9 @@ type request struct {
 	sig  uint16 // signature of the message's elements, from Env.Sig
 	peer int32  // world rank of the peer; wild: a receive from any source that has not matched
 	tag  int32  // tag of the message, from Env.Tag; AnyTag: a receive of any tag
+	// Of a receive that has matched a message: its number and how it came, for the record.
+	arrived  uint32 // wire.Message.Seq
+	protocol record.Protocol
 
 	ctx    *Context
 	buf    []byte   // data to send, or buffer of the receive; nil: the data has a layout

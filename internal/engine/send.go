@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -177,6 +178,9 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 		p.sendSeq++
 		p.owed = 0
 		p.credit -= messageCost + len(buf)
+		if c.recorded {
+			e.record.Sent(c.record, to, int32(env.Tag), len(buf), c.kind|record.Eager, p.sendSeq)
+		}
 		if done {
 			op.Data = nil
 			e.countSent(c, len(buf))
@@ -307,6 +311,9 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 	if done, err = e.message(r); err == nil {
 		p.credit -= cost
 		r.phase = phaseSent
+		if r.ctx.recorded && r.mode != modeLeave {
+			e.recordSent(r)
+		}
 		switch {
 		case m.Kind != wire.MsgRTS:
 		case r.parts != nil:
@@ -527,7 +534,11 @@ func (e *Engine) returnCredit(peer int32, cost int) {
 // until it is received.
 func (e *Engine) sendSelf(r *request) {
 	size := r.size()
-	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Length: size}
+	e.ownSeq++
+	m := wire.Message{Kind: wire.MsgEager, Sig: r.sig, Context: r.ctx.id, Tag: r.tag, Seq: e.ownSeq, Length: size}
+	if c := r.ctx; c.recorded {
+		e.record.Sent(c.record, r.peer, r.tag, size, c.kind|record.Own, m.Seq)
+	}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {
 		err := e.completeOwn(rr, r, &m)
 		if r.mode == Standard && size <= e.eagerLimit {

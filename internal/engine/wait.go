@@ -277,6 +277,9 @@ func (e *Engine) sleep(ctx context.Context, w *waiter) (others bool) {
 // waiter; nil: the caller is the background goroutine. The caller holds the lock before and after
 // the call; sleepArmed releases it during the sleep.
 func (e *Engine) sleepArmed(ctx context.Context, w *waiter) {
+	if e.record != nil {
+		e.record.Idle()
+	}
 	e.asleep, e.sleeper, e.nap = true, w, e.napTime()
 	nap, fds := e.nap, e.waitset.fds
 	if e.account.since == 0 {

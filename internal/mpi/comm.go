@@ -78,9 +78,10 @@ type state struct {
 	// The ranks in the job of the processes of the fields group and peers.
 	ranks, peerRanks []int
 
-	p2p   *engine.Context   // messages of the program
-	coll  *engine.Context   // messages of collectives
-	check *bufcheck.Checker // nil: buffers in use are not checked
+	p2p      *engine.Context   // messages of the program
+	recorded uint16            // number of the communicator in the record of this rank
+	coll     *engine.Context   // messages of collectives
+	check    *bufcheck.Checker // nil: buffers in use are not checked
 
 	seq        atomic.Uint32 // number of collectives that this rank has started, modulo 2³²
 	entered    atomic.Bool   // a goroutine is in a blocking collective, or starts a nonblocking one
@@ -159,6 +160,7 @@ func (s *state) open(j *job, id uint64) {
 	s.p2p = j.eng.OpenContext(2*id, s.peerRanks)
 	// The engine revokes a communicator on the processes of the context that was opened last.
 	s.coll = j.eng.OpenContext(2*id+1, s.ranks)
+	s.recordMessages()
 	s.agreements = &agree.Comm{ID: id, Rank: s.rank, Ranks: s.ranks, Acknowledged: s.acknowledged}
 	s.releaseSlot(s.freeLinkLocked())
 	if id == finalID || len(s.ranks) == 1 || j.coll.SharedBytes == 0 || !j.shares {
@@ -351,6 +353,7 @@ func (s *state) shut() {
 	s.job.stall.remove(s)
 	s.p2p.Close()
 	s.coll.Close()
+	s.unrecordMessages()
 	s.job.released()
 }
 

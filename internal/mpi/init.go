@@ -22,6 +22,7 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/inspect"
 	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/mpi/wireup"
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/rma"
 	"github.com/weft-hpc/weft/transport"
 )
@@ -71,6 +72,10 @@ type job struct {
 	first     *state // the world communicator; Finalize waits for its buffered sends
 	stall     stallDetector
 	inspector *inspect.Inspector
+	// The record of this process; nil in a job that is a connection with another one. opNumbers has the
+	// numbers in it of the calls, by callName.
+	record    *record.Recorder
+	opNumbers [len(callNames)]record.Op
 
 	agreements *agree.Ranks
 	agreeSpace *engine.Context // carries the messages of agreements
@@ -209,10 +214,16 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	if routes.SharesMemory && local == w.Size {
 		j.coll.OneHost()
 	}
+	if s.home == nil {
+		if err := j.openRecord(); err != nil {
+			wireup.Close(rails)
+			return nil, err
+		}
+	}
 	j.eng, err = engine.New(engine.Config{
 		Rank: w.Rank, Size: w.Size, Params: w.Params, Rails: rails, Route: routes.Rail,
 		LocalRanks: local, Cores: w.Cores, Notice: firstNotice(w.Rank), TypeName: elem.SigName,
-		Launcher: failures, Reported: j.reported,
+		Launcher: failures, Reported: j.reported, Recorder: j.record,
 	})
 	if err != nil {
 		wireup.Close(rails)

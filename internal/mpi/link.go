@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/engine"
 	"github.com/weft-hpc/weft/internal/mpi/arena"
+	"github.com/weft-hpc/weft/internal/record"
 )
 
 // link holds the state of one running collective call of this rank. It implements coll.Link, by
@@ -74,6 +76,11 @@ type link struct {
 	large                   []*[]byte      // buffers longer than scratchKept that this call uses; release calls giveLarge for them
 	tainted                 bool           // a transfer may still use the buffers, so the link is not used again
 
+	// For the record of this rank; see record.go.
+	recordName string // the name of which recordOp is the number
+	recordOp   record.Op
+	began      time.Duration // when the call began
+
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu
 	stalledTicks uint          // consecutive checks without a change of lastWait; guarded by state.linkMu
@@ -133,6 +140,7 @@ func (s *state) take(c *Comm, name string, tag int) *link {
 	l.c, l.ctx, l.name = c, c.ctx, name
 	l.env = engine.Env{Tag: tag, Attended: true}
 	l.algorithm = coll.Unpicked
+	l.enterRecord()
 	return l
 }
 
@@ -204,6 +212,7 @@ func (l *link) release() {
 	if l.unrecorded {
 		l.recordCall()
 	}
+	l.leaveRecord()
 	if l.queued { // the call failed before awaitSlot waited for the slot
 		s.dequeue(l)
 	}

@@ -29,6 +29,7 @@ func (c *Comm) Rsend(b elem.Buffer, dest, tag int) error {
 
 // Bsend implements comm.Bsend, which documents the call.
 func (c *Comm) Bsend(b elem.Buffer, dest, tag int) error {
+	t := c.timing()
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err != nil {
 		return c.fail("Bsend", dest, tag, err)
@@ -37,6 +38,7 @@ func (c *Comm) Bsend(b elem.Buffer, dest, tag int) error {
 		return nil
 	}
 	s.p2p.SendBuffered(b.Copy().Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig})
+	t.end(opBsend, dest, tag, b.Size())
 	return nil
 }
 
@@ -112,6 +114,7 @@ func (s *state) badRank() error {
 func badTag() error { return fmt.Errorf("%w: not in 0 … %d", ErrTag, MaxTag) }
 
 func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode) error {
+	t := c.timing()
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err == nil && dest != ProcNull {
 		var p *bufcheck.Operation
@@ -122,6 +125,7 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 	if err != nil {
 		return c.fail(op.String(), dest, tag, err)
 	}
+	t.end(op, dest, tag, b.Size())
 	return nil
 }
 
@@ -132,6 +136,7 @@ var procNullStatus = Status{Source: ProcNull, Tag: AnyTag}
 //
 // Hot path: no allocation.
 func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
+	t := c.timing()
 	s, err := c.checkRecv(b.Type, source, tag)
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
@@ -147,10 +152,12 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 	if err = checkCount(st.Bytes, b.Type.Size, endCall(s, p, err)); err != nil {
 		return st, c.fail("Recv", source, tag, err)
 	}
+	t.end(opRecv, st.Source, st.Tag, st.Bytes)
 	return st, nil
 }
 
 func (c *Comm) sendrecv(op callName, send elem.Buffer, dest, sendtag int, recv elem.Buffer, source, recvtag int) (Status, error) {
+	t := c.timing()
 	s, err := c.checkSend(recv.Type, dest, sendtag) // the callers have checked both types
 	if err != nil {
 		return Status{}, c.fail(op.String(), dest, sendtag, err)
@@ -204,5 +211,6 @@ func (c *Comm) sendrecv(op callName, send elem.Buffer, dest, sendtag int, recv e
 	if err := p.End(nil); err != nil {
 		return st, c.fail(op.String(), dest, sendtag, err)
 	}
+	t.end(op, dest, sendtag, send.Size())
 	return st, nil
 }

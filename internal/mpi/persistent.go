@@ -178,6 +178,7 @@ func (l *link) again() error {
 		l.env.Tag = int(l.s.seq.Add(1) & seqMask)
 		l.unrecorded = true
 	}
+	l.enterRecord()
 	if !l.inter {
 		if err := l.regainSlot(); err != nil {
 			return err
@@ -227,6 +228,9 @@ func (l *link) mayPublish() bool {
 func (l *link) rewind() {
 	if l.unrecorded {
 		l.recordCall()
+	}
+	if l.rounds > 0 {
+		l.leaveRecord()
 	}
 	l.leave()
 	l.used = l.usedByPlan

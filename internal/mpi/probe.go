@@ -22,10 +22,12 @@ func (c *Comm) Probe(source, tag int) (Status, error) {
 	if source == ProcNull {
 		return procNullStatus, nil
 	}
+	t := c.timing()
 	st, err := s.p2p.Probe(c.ctx, engine.Env{Peer: source, Tag: tag})
 	if err != nil {
 		return Status{}, c.fail("Probe", source, tag, err)
 	}
+	t.end(opProbe, st.Source, st.Tag, st.Bytes)
 	return st, nil
 }
 
@@ -99,10 +101,12 @@ func (c *Comm) mprobe(op string, source, tag int) (Message, error) {
 	if source == ProcNull {
 		return Message{c: c, st: procNullStatus, null: true}, nil
 	}
+	t := c.timing()
 	m, st, err := s.p2p.Mprobe(c.ctx, engine.Env{Peer: source, Tag: tag})
 	if err != nil {
 		return Message{}, c.fail(op, source, tag, err)
 	}
+	t.end(opMprobe, st.Source, st.Tag, st.Bytes)
 	return Message{m: m, c: c, st: st}, nil
 }
 

@@ -41,10 +41,34 @@ const (
 	opIsendValue
 	opNewRequest
 	opTask // a function of Comm.Background
+
+	// No Request has these, so they need not fit into 5 bits.
+	opBsend
+	opWait
+	opWaitAll
+	opWaitAny
+	opWaitSome
+	opTest
+	opProbe
+	opIprobe
+	opMprobe
+	opPut
+	opGet
+	opAccumulate
+	opGetAccumulate
+	opLock
+	opUnlock
+	opFlush
+	opPost
+	opStart
+	opComplete
+	opWinWait
 )
 
 var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
-	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv", "IsendValue", "NewRequest", "Wait"}
+	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv", "IsendValue", "NewRequest", "Wait",
+	"Bsend", "Wait", "WaitAll", "WaitAny", "WaitSome", "Test", "Probe", "Iprobe", "Mprobe", "Put", "Get", "Accumulate", "GetAccumulate",
+	"Lock", "Unlock", "Flush", "Post", "Start", "Complete", "Win.Wait"}
 
 func (o callName) String() string { return callNames[o] }
 
@@ -156,6 +180,7 @@ func (c *Comm) Issend(b elem.Buffer, dest, tag int) Request {
 //
 // Hot path: no allocation.
 func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
+	t := c.timing()
 	s, err := c.checkRecv(b.Type, source, tag)
 	if err != nil {
 		return c.refused("Irecv", source, tag, err)
@@ -169,6 +194,7 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 	}
 	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Layout: b.Type.Layout})
 	p.Received(r)
+	t.end(opIrecv, source, tag, b.Size())
 	return c.withPending(p, r).startedRequest(r, opIrecv, source, tag, b.Type.Size)
 }
 
@@ -176,6 +202,7 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 //
 // Hot path: no allocation.
 func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode) Request {
+	t := c.timing()
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err != nil {
 		return c.refused(op.String(), dest, tag, err)
@@ -188,6 +215,7 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 		return c.refused(op.String(), dest, tag, err)
 	}
 	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout})
+	t.end(op, dest, tag, b.Size())
 	if r == (engine.Request{}) {
 		return c.completedSend(p, op, dest, tag)
 	}
@@ -204,7 +232,9 @@ func (r Request) Wait() (Status, error) {
 	if e := r.c.completed; e != nil {
 		return e.result()
 	}
+	t := r.c.timing()
 	st, err := r.r.Wait(r.context())
+	t.end(opWait, r.call.peer(), r.call.tag(), st.Bytes)
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 
@@ -216,7 +246,9 @@ func (r Request) WaitContext(ctx context.Context) (Status, error) {
 	if e := r.c.completed; e != nil {
 		return e.result()
 	}
+	t := r.c.timing()
 	st, err := r.r.Wait(ctx)
+	t.end(opWait, r.call.peer(), r.call.tag(), st.Bytes)
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 
@@ -336,6 +368,7 @@ func (r Request) pending() bool { return r.c != nil && r.c.completed == nil }
 
 // WaitAll implements comm.WaitAll, which documents the call.
 func WaitAll(rs []Request) error {
+	t := timingOf(rs)
 	var first error
 	at := len(rs) // index of the request whose error first holds
 	failed := func(i int, err error) {
@@ -364,11 +397,13 @@ func WaitAll(rs []Request) error {
 			*r = Request{}
 		}
 	})
+	t.end(opWaitAll, noRank, noRank, 0)
 	return first
 }
 
 // WaitEach implements comm.WaitEach, which documents the call.
 func WaitEach(rs []Request, done []Completion) ([]Completion, error) {
+	t := timingOf(rs)
 	before := len(done)
 	for i := range rs {
 		done = append(done, Completion{Index: i})
@@ -393,6 +428,7 @@ func WaitEach(rs []Request, done []Completion) ([]Completion, error) {
 			*r = Request{}
 		}
 	})
+	t.end(opWaitAll, noRank, noRank, 0)
 	for i := range all {
 		if all[i].Err != nil {
 			return done, all[i].Err
@@ -431,7 +467,9 @@ func WaitAny(rs []Request) Completion {
 	case first == nil:
 		return Completion{Index: -1}
 	}
+	t := first.c.timing()
 	i, err := engine.WaitAny(first.c.ctx, len(rs), func(i int) engine.Request { return rs[i].r })
+	t.end(opWaitAny, noRank, noRank, 0)
 	if err != nil {
 		return Completion{Index: -1, Err: first.c.fail("WaitAny", noRank, noRank, err)}
 	}

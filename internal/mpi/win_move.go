@@ -7,12 +7,14 @@ import "github.com/weft-hpc/weft/internal/elem"
 // Hot path: no allocation in steady state.
 func (x *Win) Put(buf elem.Buffer, target, disp int) error {
 	at, err := x.checkElements(buf.Count, target, disp)
+	t := x.timing()
 	if err == nil && target != ProcNull {
 		err = x.win.Put(x.c.ctx, target, at, buf.Bytes())
 	}
 	if err != nil {
 		return x.fail("Put", target, err)
 	}
+	t.end(opPut, target, noRank, buf.Size())
 	return nil
 }
 
@@ -34,12 +36,14 @@ func (x *Win) RPut(buf elem.Buffer, target, disp int) Request {
 // Hot path: no allocation in steady state.
 func (x *Win) Get(buf elem.Buffer, target, disp int) error {
 	at, err := x.checkElements(buf.Count, target, disp)
+	t := x.timing()
 	if err == nil && target != ProcNull {
 		err = x.win.Get(x.c.ctx, target, at, buf.Bytes())
 	}
 	if err != nil {
 		return x.fail("Get", target, err)
 	}
+	t.end(opGet, target, noRank, buf.Size())
 	return nil
 }
 

@@ -428,6 +428,7 @@ func (c *Manager) release() {
 	c.poller.Close()
 	c.wake.Close()
 	closeFiles(c.mem)
+	c.records.close()
 	c.cfg.shared.free(c.reserved)
 	c.endClaims()
 	if c.files != nil {

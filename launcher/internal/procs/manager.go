@@ -86,6 +86,7 @@ type Manager struct {
 	reserved   int   // number of descriptors that the Manager has reserved by shared.reserve
 	claims     []int // sockets that claim the ranks' cores; see cores.go
 	ranks      []rank
+	records    *records
 	output     *output
 	pmi        *pmiServer
 

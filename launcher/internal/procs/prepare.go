@@ -197,8 +197,8 @@ func (c *Manager) checkFiles() error {
 	np := len(c.plan.Ranks)
 	// While the job runs, a rank needs five descriptors: its control channel, its channel for
 	// inspections, its pidfd, and two pipes. Before its start it needs five, too: both ends of the
-	// two channels, and a listening socket.
-	perRank := 5
+	// two channels, a listening socket, and the file of its record.
+	perRank := 6
 	if c.job.Stdin == stdinAll {
 		perRank += 2
 	}
@@ -333,6 +333,12 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 			ends.notify = append(ends.notify, end)
 			card.Failures = childNotify
 		}
+	}
+	if c.records, err = openRecords(np, card.Size, c.job.Detail); err != nil {
+		return ends, err
+	}
+	if c.records.file(0) != nil {
+		card.Record, card.RecordBits = childRecord, c.records.bits
 	}
 	card.Inspect = childInspect
 	card.Control, card.Cores, card.Addrs = childControl, c.topo().Usable(), m.Addrs

@@ -84,6 +84,7 @@ func (c *Manager) forkAll(ends childEnds) {
 	ends.close()
 	c.ports.close()
 	_ = c.card.Close()
+	c.records.inherited()
 	c.in.started()
 	c.post(started{n, err})
 	<-c.allExited
@@ -91,13 +92,14 @@ func (c *Manager) forkAll(ends childEnds) {
 
 // Descriptor numbers in a rank, after stdin, stdout and stderr.
 const (
-	childControl = 3 // control channel, for PMI-1
-	childCard    = 4 // file with the job card
-	childMemory  = 5 // memory file, if the ranks share memory
-	childListen  = 6 // the rank's listening socket, if there is one
-	childNotify  = 7 // failure notifications, if the job continues after the failure of a rank
-	childInspect = 8 // channel for inspections
-	childFiles   = 9 // number of descriptors, with stdin, stdout and stderr
+	childControl = 3  // control channel, for PMI-1
+	childCard    = 4  // file with the job card
+	childMemory  = 5  // memory file, if the ranks share memory
+	childListen  = 6  // the rank's listening socket, if there is one
+	childNotify  = 7  // failure notifications, if the job continues after the failure of a rank
+	childInspect = 8  // channel for inspections
+	childRecord  = 9  // memory file for the rank's record, if there is one
+	childFiles   = 10 // number of descriptors, with stdin, stdout and stderr
 
 	// noFile stands for a descriptor that a rank does not inherit.
 	noFile = ^uintptr(0)
@@ -150,6 +152,9 @@ func (c *Manager) fork(i int, ends childEnds) error {
 	}
 	if listens {
 		files[childListen] = uintptr(c.ports.fds[i])
+	}
+	if f := c.records.file(i); f != nil {
+		files[childRecord] = f.Fd()
 	}
 	if len(ends.notify) > 0 {
 		files[childNotify] = uintptr(ends.notify[i])

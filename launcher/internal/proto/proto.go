@@ -241,6 +241,8 @@ type Prepare struct {
 	// Grace is the time between SIGTERM and SIGKILL if an agent ends its ranks without an End from
 	// gorun.
 	Grace Duration `json:"grace"`
+	// Detail says that the ranks record each call with exact times (package record).
+	Detail bool `json:"detail,omitempty"`
 	// Segments says that the hosts remove shared memory of libfabric that ranks leave in /dev/shm.
 	Segments bool `json:"segments,omitempty"`
 	// Files are files that hosts may need: first the program of each app whose Staged is set, then

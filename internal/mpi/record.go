@@ -1,0 +1,159 @@
+package mpi
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/record"
+	"golang.org/x/sys/unix"
+)
+
+// The record of this rank (package record)
+//
+// The engine records messages. This package records collectives, from Comm.begin to link.release,
+// and, if the recorder works with detail, all other calls that communicate. A call records itself
+// at its lowest function, so that a call that is made of others, such as SendValue, does not count
+// twice.
+
+// localBits is the size of the record of a rank that gorun has not started. It is small, because
+// only this process can read the record.
+const localBits = 8
+
+// openRecord begins the record of the process: in the memory file that gorun has passed, or in own
+// memory.
+func (j *job) openRecord() error {
+	w := j.world
+	var err error
+	if f := w.Record; f != nil {
+		w.Record = nil
+		j.record, err = mapRecord(f, w.Rank, w.Size, w.RecordBits)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	} else {
+		j.record, err = record.New(make([]byte, record.Size(w.Size, localBits)), w.Rank, w.Size, localBits)
+	}
+	if err != nil {
+		return fmt.Errorf("record: %w", err)
+	}
+	for i, name := range callNames {
+		if name != "" {
+			j.opNumbers[i] = j.record.Op(name)
+		}
+	}
+	return nil
+}
+
+// mapRecord begins the record of a rank in the memory file f. The memory stays mapped until the
+// process ends.
+func mapRecord(f *os.File, rank, ranks, bits int) (*record.Recorder, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	return record.New(mem, rank, ranks, bits)
+}
+
+// recordMessages makes the engine record the messages of the communicator.
+func (s *state) recordMessages() {
+	if r := s.job.record; r != nil && s.id != finalID {
+		s.recorded = r.Comm(s.id, s.name())
+		s.p2p.Record(s.recorded, 0)
+		s.coll.Record(s.recorded, record.Collective)
+	}
+}
+
+// unrecordMessages gives the communicator's entry in the record back, for another communicator.
+func (s *state) unrecordMessages() {
+	if r := s.job.record; r != nil && s.id != finalID {
+		r.FreeComm(s.recorded)
+	}
+}
+
+// enterRecord records that the rank enters the collective of l.
+//
+// Hot path: no allocation, no lock.
+func (l *link) enterRecord() {
+	r := l.s.job.record
+	if r == nil {
+		return
+	}
+	if l.recordName != l.name {
+		l.recordName, l.recordOp = l.name, r.Op(strings.TrimSuffix(l.name, "Init"))
+	}
+	l.began = r.Recent()
+	r.Enter(l.recordOp, l.s.recorded, uint32(l.env.Tag))
+}
+
+// leaveRecord records that the collective of l has ended.
+//
+// Hot path: no allocation.
+func (l *link) leaveRecord() {
+	if r := l.s.job.record; r != nil {
+		r.Call(&record.Event{
+			Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
+			Bytes: int64(max(len(l.send), len(l.recv))),
+		})
+	}
+}
+
+// timing is the time of a call whose end is to be recorded. The zero timing records nothing.
+type timing struct {
+	c     *Comm
+	start time.Duration
+}
+
+// timing begins to time a call of the communicator, if the recorder works with detail.
+//
+// Hot path: no allocation, no lock.
+func (c *Comm) timing() (t timing) {
+	if c != nil && c.s != nil && c.s.job.record.Detail() {
+		t = c.startTiming()
+	}
+	return t
+}
+
+//go:noinline
+func (c *Comm) startTiming() timing { return timing{c, c.s.job.record.Clock()} }
+
+// timing is Comm.timing for a call of the window.
+func (x *Win) timing() (t timing) {
+	if x != nil {
+		t = x.c.timing()
+	}
+	return t
+}
+
+// timingOf is Comm.timing for a call that waits for several requests.
+func timingOf(rs []Request) (t timing) {
+	for i := range rs {
+		if rs[i].pending() {
+			return rs[i].c.timing()
+		}
+	}
+	return t
+}
+
+// end records the call op, which has just ended without an error. peer and tag are noRank if the call
+// has none.
+//
+// Hot path: no allocation, and no lock without detail.
+func (t *timing) end(op callName, peer, tag, bytes int) {
+	if t.c != nil {
+		t.record(op, peer, tag, bytes)
+	}
+}
+
+//go:noinline
+func (t *timing) record(op callName, peer, tag, bytes int) {
+	s := t.c.s
+	s.job.record.Call(&record.Event{
+		Start: t.start, Op: s.job.opNumbers[op], Comm: s.recorded, Peer: int32(peer), Tag: int32(tag), Bytes: int64(bytes),
+	})
+}

@@ -1,0 +1,409 @@
+// Package record holds the recorder of a rank: its last calls and messages, and counters of them.
+//
+// A rank writes its record to memory that it shares with the process of gorun on its host (the
+// agent, or gorun itself). So the record of a rank that hangs, or that was killed, can be read
+// without the rank's help, and a rank does no input or output to be traced.
+//
+//	rank                                         gorun or agent on the host
+//	engine ── messages ──► ┌──────────────┐
+//	                       │ memory file  │ ──► Reader ──► figures, traces, reports
+//	mpi ───── calls ─────► └──────┬───────┘
+//	           ▲ detail           │
+//	           └──────────────────┴───────────── Reader.SetDetail
+//
+// A recorder has two levels. Without detail it is the flight recorder, which is always on: it
+// records each message and each collective call. To keep a message fast, it does not read the clock
+// for each event. The time of an event is then that of the latest reading of the clock before it. With
+// detail, for example because the user wants a trace or statistics, it records each call with exact
+// times and counts calls, bytes and time.
+//
+// The memory file:
+//
+//	┌ header ┬ operations ┬ communicators ┬ size classes ┬ peers ┬ messages (ring) ┬ calls (ring) ┐
+//
+// A rank is not trusted: a Reader checks every index and name that it reads.
+package record
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Op is a number for the name of an operation, such as a call. Each rank numbers the names itself,
+// see Recorder.Op. The first numbers are the same on all ranks.
+type Op uint8
+
+// The operations of the ring of messages.
+const (
+	OpNone     Op = iota
+	OpSent        // a message of this rank has left, or its RTS has
+	OpReceived    // a receive is complete
+	opFirst       // first number of other names
+)
+
+// Protocol says how a message was transferred.
+type Protocol uint8
+
+// The protocols.
+const (
+	Eager      Protocol = iota // the data was in the message
+	Rendezvous                 // the receiver has asked for the data, or has read it from the sender's memory
+	Own                        // a message of the rank to itself
+
+	// Collective is a bit that is set, in addition, for the messages of collectives.
+	Collective Protocol = 1 << 7
+)
+
+// Event is one entry of a ring.
+type Event struct {
+	Start time.Duration // when the event began, since the beginning of the record
+	// How long it took. Zero for a message, and for a call without detail.
+	Duration time.Duration
+	Op       Op
+	Protocol Protocol // of a message
+	Comm     uint16   // index in the table of communicators; commOther: not in the table
+	// Of a message: world rank of the other rank. Of a call: rank in its communicator, or -1.
+	Peer  int32
+	Tag   int32 // of a message or a call with a tag; of a collective: its number in the communicator
+	Bytes int64
+	// Of a message: number of the message among those from its sender to its receiver, modulo 2²⁴.
+	Seq uint32
+}
+
+// The words of an event in memory, from high bits to low ones:
+//
+//	0  │ start in ns                                       64 │
+//	1  │ comm 16 │ protocol 8 │ op 8 │ microseconds 1 │ duration 31 │
+//	2  │ tag                  32 │ peer                     32 │
+//	3  │ seq          24 │ bytes                            40 │
+//
+// A duration of 2³¹ ns or more is in microseconds.
+const (
+	eventWords = 4
+	eventSize  = 8 * eventWords
+
+	durationBits = 31
+	microseconds = 1 << durationBits
+	bytesBits    = 40
+	maxBytes     = 1<<bytesBits - 1
+	seqMask      = 1<<24 - 1
+)
+
+func durationWord(d time.Duration) uint64 {
+	switch ns := uint64(max(d, 0)); {
+	case ns < microseconds:
+		return ns
+	default:
+		return microseconds | min(ns/1000, microseconds-1)
+	}
+}
+
+func durationOf(w uint64) time.Duration {
+	d := time.Duration(w & (microseconds - 1))
+	if w&microseconds != 0 {
+		d *= time.Microsecond
+	}
+	return d
+}
+
+// commOther is the index of communicators that have no entry in the table, because the table was
+// full.
+const commOther = tableMax - 1
+
+// The parts of the memory file. All sizes are in bytes.
+const (
+	headerSize = 4096
+	tableMax   = 256 // entries of the table of operations, and of that of communicators
+	nameMax    = 40  // bytes of a name; the rest of a longer name is cut off
+	entrySize  = 64
+	tableSize  = tableMax * entrySize
+	// Classes is the number of size classes of messages. Class 0 has messages without data, and class
+	// i those with 2ⁱ⁻¹ to 2ⁱ-1 bytes.
+	Classes     = 42
+	classesSize = 4096
+	peerSize    = 16 // messages and bytes sent to one rank
+	pageSize    = 4096
+
+	opsAt     = headerSize
+	commsAt   = opsAt + tableSize
+	classesAt = commsAt + tableSize
+	peersAt   = classesAt + classesSize
+)
+
+// Class returns the size class of a message with n bytes of data.
+func Class(n int) int { return min(bits.Len64(uint64(n)), Classes-1) }
+
+// Limits of the number of events that a ring holds, as powers of two.
+const (
+	// FlightBits is the size of a ring of the flight recorder.
+	FlightBits = 15
+	// TraceBits is the size of a ring of a rank that is traced: the reader must be able to follow.
+	TraceBits = 19
+	// MinBits and maxBits are the sizes of the smallest and the largest ring.
+	MinBits  = 4
+	maxBits  = 24
+	maxRanks = 1 << 22
+)
+
+// Size returns the size of the memory file of one rank. ranks is the number of ranks of the job,
+// and ringBits the size of each ring, such as FlightBits.
+func Size(ranks, ringBits int) int {
+	peers := (ranks*peerSize + pageSize - 1) / pageSize * pageSize
+	return peersAt + peers + 2*eventSize<<ringBits
+}
+
+// The words of the header, by offset in bytes. The words that the rank changes often, and those that the
+// reader changes, have cache lines of their own.
+const (
+	magicAt    = 0
+	ranksAt    = 8
+	rankAt     = 16
+	ringBitsAt = 24
+	wallAt     = 32 // time of the beginning of the record: ns since 1970, of the host's clock
+	monoAt     = 40 // the same time on the host's monotonic clock, in ns
+	readyAt    = 48 // 1: the fields above are set
+	endAt      = 56 // ns since the beginning of the record at which Finalize was complete; 0: it was not
+
+	messagesHeadAt = 128 // number of events that are certainly complete in the ring of messages
+	messagesTailAt = 136 // number of events in the ring of messages
+	callsHeadAt    = 192
+	callsTailAt    = 200
+	opsCountAt     = 208 // entries in the table of operations
+	commsCountAt   = 216 // entries in the table of communicators
+	enteredAt      = 256 // the collective call that the rank has entered last; see Recorder.Enter
+	enteredTimeAt  = 264
+	nowAt          = 320 // latest reading of the clock
+	detailAt       = 384 // 1: record with detail; the reader sets it
+)
+
+const magic = 0x7765667472656331 // "weftrec1"
+
+// Recorder writes the record of one rank.
+//
+// The engine calls the methods of Messages with its own lock held. All other methods may be called
+// concurrently.
+type Recorder struct {
+	Messages Messages
+
+	mem    []byte
+	base   time.Time
+	detail *atomic.Uint64
+
+	mu    sync.Mutex // guards the following fields
+	calls ring
+	names map[string]Op
+	comms int      // entries of the table of communicators
+	freed []uint16 // entries of communicators that were freed, in the order of their ends
+}
+
+// New begins the record of a rank in mem, which has the size that Size returns for the number of
+// ranks and ringBits, and is zero.
+func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
+	if rank < 0 || rank >= ranks || ranks > maxRanks || ringBits < MinBits || ringBits > maxBits || len(mem) != Size(ranks, ringBits) {
+		return nil, fmt.Errorf("record of rank %d of %d: memory of %d bytes", rank, ranks, len(mem))
+	}
+	r := &Recorder{mem: mem, base: time.Now(), names: make(map[string]Op), detail: word(mem, detailAt)}
+	for _, w := range []struct{ at, value int }{
+		{magicAt, magic}, {ranksAt, ranks}, {rankAt, rank}, {ringBitsAt, ringBits},
+		{wallAt, int(r.base.UnixNano())}, {monoAt, int(monotonic())}, {opsCountAt, int(opFirst)},
+	} {
+		word(mem, w.at).Store(uint64(w.value))
+	}
+	rings := len(mem) - 2*eventSize<<ringBits
+	r.Messages = Messages{
+		ring: newRing(mem, rings, ringBits, messagesHeadAt, messagesTailAt), base: r.base, detail: r.detail,
+		now: word(mem, nowAt), peers: mem[peersAt:rings], classes: mem[classesAt : classesAt+classesSize],
+	}
+	r.calls = newRing(mem, rings+eventSize<<ringBits, ringBits, callsHeadAt, callsTailAt)
+	word(mem, readyAt).Store(1)
+	return r, nil
+}
+
+// Detail reports whether the recorder records each call, with exact times. It is false for a nil
+// Recorder.
+//
+// Hot path: no allocation, no lock.
+func (r *Recorder) Detail() bool { return r != nil && r.detail.Load() != 0 }
+
+// SetDetail sets the level of the recorder, as the reader can do.
+func (r *Recorder) SetDetail(on bool) { setDetail(r.detail, on) }
+
+func setDetail(w *atomic.Uint64, on bool) {
+	v := uint64(0)
+	if on {
+		v = 1
+	}
+	w.Store(v)
+}
+
+// Clock returns the time since the beginning of the record.
+func (r *Recorder) Clock() time.Duration { return time.Since(r.base) }
+
+// Recent returns the time since the beginning of the record at the latest reading of the clock. With
+// detail, it reads the clock.
+func (r *Recorder) Recent() time.Duration {
+	if r.detail.Load() != 0 {
+		return r.Clock()
+	}
+	return time.Duration(r.Messages.now.Load())
+}
+
+// Op returns the number of a name. It assigns a number to a new name; if the table is full, it
+// returns OpNone.
+func (r *Recorder) Op(name string) Op {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	op, ok := r.names[name]
+	if !ok {
+		n := int(opFirst) + len(r.names)
+		if n >= tableMax {
+			return OpNone
+		}
+		op = Op(n)
+		r.names[name] = op
+		putName(r.mem[opsAt+n*entrySize+opNameAt:], name)
+		word(r.mem, opsCountAt).Store(uint64(n + 1))
+	}
+	return op
+}
+
+// The fields of an entry of the table of operations, and of that of communicators.
+const (
+	opCountAt = 0
+	opBytesAt = 8
+	opTimeAt  = 16
+	opNameAt  = 24
+
+	commIDAt   = 0
+	commNameAt = 8
+)
+
+func putName(b []byte, name string) {
+	clear(b[:nameMax])
+	copy(b[:nameMax], name)
+}
+
+// Comm adds a communicator to the table and returns its index.
+func (r *Recorder) Comm(id uint64, name string) uint16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := r.comms
+	switch {
+	case i < commOther:
+		r.comms++
+	case len(r.freed) > 0:
+		i = int(r.freed[0])
+		r.freed = r.freed[1:]
+	default:
+		return commOther
+	}
+	at := commsAt + i*entrySize
+	word(r.mem, at+commIDAt).Store(id)
+	putName(r.mem[at+commNameAt:], name)
+	word(r.mem, commsCountAt).Store(uint64(r.comms))
+	return uint16(i)
+}
+
+// FreeComm gives the entry of a communicator back. As long as other entries are free, the name stays, so
+// that a reader still finds it.
+func (r *Recorder) FreeComm(i uint16) {
+	if i != commOther {
+		r.mu.Lock()
+		r.freed = append(r.freed, i)
+		r.mu.Unlock()
+	}
+}
+
+// Enter records that the rank enters a collective: the number seq in a communicator.
+//
+// Hot path: no allocation, no lock.
+func (r *Recorder) Enter(op Op, comm uint16, seq uint32) {
+	*plain(r.mem, enteredAt) = uint64(comm)<<48 | uint64(op)<<40 | uint64(seq)
+	*plain(r.mem, enteredTimeAt) = r.Messages.now.Load()
+}
+
+// Call records a call that has ended. e.Duration and e.Seq are not used: the call has lasted from
+// e.Start until now, or no time without detail.
+func (r *Recorder) Call(e *Event) {
+	if r.detail.Load() != 0 {
+		e.Duration = r.Clock() - e.Start
+	}
+	r.mu.Lock()
+	r.calls.put(e)
+	at := opsAt + int(e.Op)*entrySize
+	*plain(r.mem, at+opCountAt)++
+	*plain(r.mem, at+opBytesAt) += uint64(e.Bytes)
+	*plain(r.mem, at+opTimeAt) += uint64(e.Duration)
+	r.mu.Unlock()
+}
+
+// End records that the rank has completed Finalize.
+func (r *Recorder) End() {
+	r.mu.Lock()
+	r.calls.publish()
+	r.mu.Unlock()
+	word(r.mem, endAt).Store(uint64(max(r.Clock(), 1)))
+}
+
+// Messages records the messages of a rank. The engine's lock guards it.
+type Messages struct {
+	ring
+	base    time.Time
+	detail  *atomic.Uint64
+	now     *atomic.Uint64 // latest reading of the clock, since base
+	peers   []byte
+	classes []byte
+}
+
+// clockEvery is the number of messages, a power of two, after which the flight recorder reads the
+// clock, and makes the events before visible to the reader.
+const clockEvery = 32
+
+// Read reads the clock.
+func (m *Messages) Read() { m.now.Store(uint64(time.Since(m.base))) }
+
+// Idle reads the clock, and makes the events so far visible to the reader. The engine calls it before it
+// sleeps.
+func (m *Messages) Idle() {
+	m.Read()
+	m.publish()
+}
+
+// Sent records a message of this rank to the rank peer.
+//
+// Hot path: no allocation, no lock.
+func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
+	m.add(OpSent, comm, peer, tag, n, p, seq)
+	if m.detail.Load() != 0 {
+		m.count(peer, n)
+	}
+}
+
+// Received records a message that a receive of this rank has got from the rank peer.
+//
+// Hot path: no allocation, no lock.
+func (m *Messages) Received(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
+	m.add(OpReceived, comm, peer, tag, n, p, seq)
+}
+
+func (m *Messages) add(op Op, comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
+	if m.n&(clockEvery-1) == 0 || m.detail.Load() != 0 {
+		m.Read()
+		m.publish()
+	}
+	m.words(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(op)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
+}
+
+// count adds a message to the counters of its receiver and of its size class.
+func (m *Messages) count(peer int32, n int) {
+	*plain(m.classes, 8*Class(n))++
+	at := int(peer) * peerSize
+	*plain(m.peers, at)++
+	*plain(m.peers, at+8) += uint64(n)
+}
+
+var errSize = errors.New("the record of a rank is not valid")

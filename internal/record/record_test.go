@@ -1,0 +1,181 @@
+package record
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pair returns a recorder with small rings, and a reader of its memory.
+func pair(t *testing.T, rank, ranks int) (*Recorder, *Reader) {
+	t.Helper()
+	mem := make([]byte, Size(ranks, testBits))
+	rd, err := NewReader(mem, ranks, testBits)
+	require.NoError(t, err)
+	require.False(t, rd.Begun())
+	r, err := New(mem, rank, ranks, testBits)
+	require.NoError(t, err)
+	require.True(t, rd.Begun())
+	return r, rd
+}
+
+const testBits = 7
+
+func read(r *Reader, ended bool) (list []Event, lost uint64) {
+	lost = r.Read(ended, func(e Event) { list = append(list, e) })
+	return list, lost
+}
+
+// TestRecord: a reader gets each event with all its fields, once.
+func TestRecord(t *testing.T) {
+	r, rd := pair(t, 1, 3)
+	r.SetDetail(true)
+	op := r.Op("Allreduce")
+	require.Equal(t, op, r.Op("Allreduce"))
+	world := r.Comm(0, "world")
+	r.Messages.Sent(world, 2, 77, 1<<33, Rendezvous, 1<<24+5)
+	r.Messages.Received(world, 0, -1, 0, Own|Collective, 3)
+	r.Call(&Event{Start: r.Clock(), Op: op, Comm: world, Peer: -1, Tag: 9, Bytes: 800})
+	list, lost := read(rd, true)
+	require.Zero(t, lost)
+	require.Len(t, list, 3)
+	sent, received, call := list[0], list[1], list[2]
+	require.Positive(t, sent.Start)
+	sent.Start, received.Start = 0, 0
+	require.Equal(t, Event{Op: OpSent, Protocol: Rendezvous, Peer: 2, Tag: 77, Bytes: 1 << 33, Seq: 5}, sent)
+	require.Equal(t, Event{Op: OpReceived, Protocol: Own | Collective, Peer: 0, Tag: -1, Seq: 3}, received)
+	require.Positive(t, call.Duration)
+	call.Start, call.Duration = 0, 0
+	require.Equal(t, Event{Op: op, Peer: -1, Tag: 9, Bytes: 800}, call)
+	require.Equal(t, "Allreduce", rd.Ops()[op].Name)
+	require.EqualValues(t, 1, rd.Ops()[op].Calls)
+	require.EqualValues(t, 800, rd.Ops()[op].Bytes)
+	require.Equal(t, []string{"world"}, rd.Comms())
+	require.Equal(t, Peer{1, 1 << 33}, rd.Peers()[2])
+	require.EqualValues(t, 1, rd.Sizes()[Class(1<<33)])
+
+	list, lost = read(rd, true)
+	require.Empty(t, list)
+	require.Zero(t, lost)
+	require.Zero(t, rd.Times().End)
+	r.End()
+	require.Positive(t, rd.Times().End)
+}
+
+// TestLost: a reader that is late gets the events that the ring still holds, in order, and the number
+// of the others.
+func TestLost(t *testing.T) {
+	r, rd := pair(t, 0, 1)
+	const n = 3<<testBits + 5
+	for i := range n {
+		r.Messages.Sent(0, 0, int32(i), 1, Eager, uint32(i))
+	}
+	list, lost := read(rd, true)
+	require.EqualValues(t, n-1<<testBits, lost)
+	require.Len(t, list, 1<<testBits)
+	for i, e := range list {
+		require.EqualValues(t, n-1<<testBits+i, e.Tag)
+	}
+	messages, calls := rd.Last(4, true)
+	require.Empty(t, calls)
+	require.Len(t, messages, 4)
+	require.EqualValues(t, n-1, messages[3].Tag)
+}
+
+// TestWithoutDetail: the flight recorder reads the clock for one of clockEvery messages, and a reader
+// of a rank that runs gets the messages up to the last such reading, or all when the rank sleeps.
+func TestWithoutDetail(t *testing.T) {
+	r, rd := pair(t, 0, 1)
+	for i := range 2*clockEvery + 1 {
+		r.Messages.Sent(0, 0, int32(i), 1, Eager, 0)
+	}
+	list, _ := read(rd, false)
+	require.Len(t, list, 2*clockEvery)
+	require.Equal(t, list[0].Start, list[clockEvery-1].Start)
+	require.Greater(t, list[clockEvery].Start, list[0].Start)
+	r.Messages.Idle()
+	list, _ = read(rd, false)
+	require.Len(t, list, 1)
+	require.Zero(t, rd.Peers()[0].Messages)
+}
+
+// TestEntered: the last collective that a rank has entered is known without a call that has ended.
+func TestEntered(t *testing.T) {
+	r, rd := pair(t, 0, 1)
+	_, _, _, ok := rd.Entered()
+	require.False(t, ok)
+	r.Enter(r.Op("Barrier"), 3, 1<<30)
+	op, comm, seq, ok := rd.Entered()
+	require.True(t, ok)
+	require.Equal(t, "Barrier", rd.Ops()[op].Name)
+	require.EqualValues(t, 3, comm)
+	require.EqualValues(t, 1<<30, seq)
+}
+
+// TestTables: tables that are full take no further names, and entries of communicators are used again.
+func TestTables(t *testing.T) {
+	r, rd := pair(t, 0, 1)
+	for i := range 2 * tableMax {
+		op := r.Op(fmt.Sprint("call ", i))
+		require.Equal(t, i >= tableMax-int(opFirst), op == OpNone, i)
+	}
+	require.Len(t, rd.Ops(), tableMax)
+	for i := range uint64(commOther) {
+		require.EqualValues(t, i, r.Comm(i, "a communicator with a name that is far too long for the table"))
+	}
+	require.EqualValues(t, commOther, r.Comm(1000, "x"))
+	r.FreeComm(7)
+	require.EqualValues(t, 7, r.Comm(1000, "x"))
+	require.Equal(t, "x", rd.Comms()[7])
+	require.Len(t, rd.Comms()[8], nameMax)
+}
+
+func TestDuration(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, microseconds - 1, time.Hour / 2, 35 * time.Minute} {
+		got := durationOf(durationWord(d))
+		require.LessOrEqual(t, got, d)
+		require.Less(t, d-got, time.Microsecond)
+	}
+	require.Equal(t, (microseconds-1)*time.Microsecond, durationOf(durationWord(1000*time.Hour)))
+	require.Zero(t, durationWord(-1))
+}
+
+// FuzzReader: no content of the memory makes a reader panic or read for ever.
+func FuzzReader(f *testing.F) {
+	const ranks, bits = 2, 4
+	mem := make([]byte, Size(ranks, bits))
+	r, err := New(mem, 0, ranks, bits)
+	require.NoError(f, err)
+	r.Messages.Sent(r.Comm(0, "world"), 1, 2, 3, Eager, 4)
+	r.Call(&Event{Op: r.Op("Barrier")})
+	f.Add(mem[:512], mem[opsAt:opsAt+512], mem[len(mem)-2*eventSize<<bits:], true)
+	f.Fuzz(func(t *testing.T, header, ops, rings []byte, ended bool) {
+		mem := make([]byte, Size(ranks, bits))
+		copy(mem[:headerSize], header)
+		copy(mem[opsAt:commsAt], ops)
+		copy(mem[len(mem)-2*eventSize<<bits:], rings)
+		rd, err := NewReader(mem, ranks, bits)
+		require.NoError(t, err)
+		rd.Begun()
+		rd.Times()
+		rd.Comms()
+		rd.Peers()
+		rd.Sizes()
+		rd.Entered()
+		for _, o := range rd.Ops() {
+			require.LessOrEqual(t, len(o.Name), 3*nameMax)
+		}
+		for range 2 {
+			n := 0
+			rd.Read(ended, func(e Event) {
+				n++
+				require.GreaterOrEqual(t, e.Duration, time.Duration(0))
+				require.GreaterOrEqual(t, e.Bytes, int64(0))
+			})
+			require.LessOrEqual(t, n, 2<<bits)
+		}
+		rd.Last(10, ended)
+	})
+}
