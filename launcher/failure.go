@@ -403,6 +403,11 @@ func (r *run) groupEnded(m proto.Ended) {
 			r.ranks[e.Rank].exit = e
 		}
 	}
+	for _, f := range m.Figures {
+		if r.valid(f.Rank) {
+			r.figures = append(r.figures, f)
+		}
+	}
 	for _, t := range m.Tails {
 		r.tails[t.Rank] = t.Lines // t.Rank is not checked: gorun reads only the entries of ranks of the job
 	}

@@ -43,6 +43,7 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
+	"golang.org/x/sys/unix"
 )
 
 // Stdio holds the standard streams of a job. Run does not close them.
@@ -159,6 +160,9 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 			continue
 		}
 		s.report.add(r, v)
+		if s.wantsStats() {
+			s.stats = r.statistics()
+		}
 		if !s.prepareRestart(r, v) {
 			if v != nil && !v.end && s.epoch > 0 {
 				v.lines = append(v.lines, "gave up after "+plural(s.epoch, "restart"))
@@ -200,6 +204,8 @@ type session struct {
 	// Restarts leave these hosts out.
 	failed map[string]string
 
+	statsDir  string              // absolute path of job.StatsDir; "": the job has none
+	stats     []groupStats        // of the last run, if the user wants statistics
 	stacksDir string              // absolute path of job.StacksDir; "": the job has none
 	current   atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
 }
@@ -254,6 +260,19 @@ func (s *session) prepare(id string) *outcome {
 			return s.startFailure(err)
 		}
 		s.out.dir = dir
+	}
+	if j.StatsDir != "" {
+		dir, err := filepath.Abs(j.StatsDir)
+		if err == nil {
+			err = s.interruptible(func() error { return os.MkdirAll(dir, 0o777) })
+		}
+		if err == nil {
+			err = unix.Access(dir, unix.W_OK)
+		}
+		if err != nil {
+			return s.startFailure(fmt.Errorf("-stats-dir %s: %w", j.StatsDir, err))
+		}
+		s.statsDir = dir
 	}
 	if j.StacksDir != "" {
 		dir, err := filepath.Abs(j.StacksDir)
@@ -378,6 +397,12 @@ func (s *session) finish(v *outcome) Result {
 		s.printLast("report: " + err.Error())
 		if res.ExitCode == 0 {
 			res = Result{ExitCode: proto.ExitFailed, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "report: " + err.Error()}}
+		}
+	}
+	if err := s.writeStats(); err != nil {
+		s.printLast("statistics: " + err.Error())
+		if res.ExitCode == 0 {
+			res = Result{ExitCode: proto.ExitFailed, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "statistics: " + err.Error()}}
 		}
 	}
 	if s.dir != "" {

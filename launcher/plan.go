@@ -190,6 +190,7 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		OneSink: r.out.shared(), PerRank: r.out.dir != "",
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
+		Stats: r.wantsStats(), Detail: r.wantsStats(),
 		Rebind: j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
 	}
 	r.assignAddresses(r.group, m)

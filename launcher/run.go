@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
@@ -53,7 +54,8 @@ type run struct {
 	// tails has, by rank, the last lines that the rank wrote to stderr. [run.allEnded] sets it, and
 	// only for some of the ranks that have not ended normally.
 	tails      map[int][]string
-	background sync.WaitGroup // goroutines that send files to the hosts or write stacks
+	figures    []record.Figures // of the ranks that have ended, if the user wants statistics
+	background sync.WaitGroup   // goroutines that send files to the hosts or write stacks
 	// stopped ends with the run. Its end stops attempts to connect with hosts, and the sending of
 	// files to them.
 	stopped context.Context

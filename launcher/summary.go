@@ -18,18 +18,21 @@ func (s *session) printLine(line string) {
 	s.out.print("gorun: " + line + "\n")
 }
 
-// printLast writes a line of gorun's own to stderr at the end of a job. It does not use the writer,
-// which has ended, or is blocked because no process reads its output. If no process reads stderr,
-// printLast gives up after drainLimit. If the writer is blocked, and stdout and stderr are one
-// file, printLast does nothing.
-func (s *session) printLast(line string) {
+// printLast writes a line of gorun's own to stderr at the end of a job, as printAtEnd does.
+func (s *session) printLast(line string) { s.printAtEnd("gorun: " + line + "\n") }
+
+// printAtEnd writes text to stderr at the end of a job. It does not use the writer, which has ended, or
+// is blocked because no process reads its output. If no process reads stderr, printAtEnd gives up
+// after drainLimit. If the writer is blocked, and stdout and stderr are one file, printAtEnd does
+// nothing.
+func (s *session) printAtEnd(text string) {
 	if s.stdio.Err == nil || !s.out.drained() && s.out.shared() {
 		return
 	}
 	done := make(chan struct{})
-	go func() { // ends when the write returns, which may be after printLast has given up
+	go func() { // ends when the write returns, which may be after printAtEnd has given up
 		defer close(done)
-		_, _ = io.WriteString(s.stdio.Err, "gorun: "+line+"\n")
+		_, _ = io.WriteString(s.stdio.Err, text)
 	}()
 	select {
 	case <-done:

@@ -309,6 +309,9 @@ func (j *job) finalize(ctx context.Context) error {
 	if !j.closed.CompareAndSwap(false, true) {
 		return c.fail("Finalize", noRank, noRank, ErrClosed)
 	}
+	if j.record != nil {
+		j.record.End()
+	}
 	j.stopStallDetector()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), finalizeTimeout)
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/record"
 	"golang.org/x/sys/unix"
 )
@@ -40,7 +41,7 @@ func (j *job) openRecord() error {
 	}
 	for i, name := range callNames {
 		if name != "" {
-			j.opNumbers[i] = j.record.Op(name)
+			j.opNumbers[i] = j.record.Op(name, false)
 		}
 	}
 	return nil
@@ -85,10 +86,15 @@ func (l *link) enterRecord() {
 		return
 	}
 	if l.recordName != l.name {
-		l.recordName, l.recordOp = l.name, r.Op(strings.TrimSuffix(l.name, "Init"))
+		l.recordName, l.recordOp = l.name, r.Op(l.name, inBackground(l.name))
 	}
 	l.began = r.Recent()
 	r.Enter(l.recordOp, l.s.recorded, uint32(l.env.Tag))
+}
+
+// inBackground reports whether the name is that of a nonblocking or persistent collective.
+func inBackground(name string) bool {
+	return strings.HasSuffix(name, "Init") || name[0] == 'I' && !strings.HasPrefix(name, "Inter")
 }
 
 // leaveRecord records that the collective of l has ended.
@@ -96,11 +102,24 @@ func (l *link) enterRecord() {
 // Hot path: no allocation.
 func (l *link) leaveRecord() {
 	if r := l.s.job.record; r != nil {
-		r.Call(&record.Event{
+		r.Leave(&record.Event{
 			Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
-			Bytes: int64(max(len(l.send), len(l.recv))),
+			Bytes: int64(max(bytesOf(l.send, l.sendViews), bytesOf(l.recv, l.recvViews))),
 		})
 	}
+}
+
+// bytesOf returns the number of bytes of the data of one side of a collective: of buf or, if there are
+// views, of these.
+func bytesOf(buf []byte, views []elem.Buffer) int {
+	if views == nil {
+		return len(buf)
+	}
+	n := 0
+	for _, v := range views {
+		n += v.Size()
+	}
+	return n
 }
 
 // timing is the time of a call whose end is to be recorded. The zero timing records nothing.

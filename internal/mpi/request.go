@@ -47,10 +47,8 @@ const (
 	opWait
 	opWaitAll
 	opWaitAny
-	opWaitSome
 	opTest
 	opProbe
-	opIprobe
 	opMprobe
 	opPut
 	opGet
@@ -58,17 +56,21 @@ const (
 	opGetAccumulate
 	opLock
 	opUnlock
+	opLockAll
+	opUnlockAll
 	opFlush
-	opPost
-	opStart
+	opFlushLocal
+	opFlushAll
+	opFlushLocalAll
+	opSync
 	opComplete
-	opWinWait
+	opDetach
 )
 
 var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
 	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv", "IsendValue", "NewRequest", "Wait",
-	"Bsend", "Wait", "WaitAll", "WaitAny", "WaitSome", "Test", "Probe", "Iprobe", "Mprobe", "Put", "Get", "Accumulate", "GetAccumulate",
-	"Lock", "Unlock", "Flush", "Post", "Start", "Complete", "Win.Wait"}
+	"Bsend", "Wait", "WaitAll", "WaitAny", "Test", "Probe", "Mprobe", "Put", "Get", "Accumulate", "GetAccumulate",
+	"Lock", "Unlock", "LockAll", "UnlockAll", "Flush", "FlushLocal", "FlushAll", "FlushLocalAll", "Sync", "Complete", "Detach"}
 
 func (o callName) String() string { return callNames[o] }
 
@@ -226,15 +228,21 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 //
 // Hot path: no allocation.
 func (r Request) Wait() (Status, error) {
+	t := r.c.timing()
+	st, err := r.wait()
+	t.end(opWait, r.call.peer(), r.call.tag(), st.Bytes)
+	return st, err
+}
+
+// wait is Wait for a call of which it is a part.
+func (r Request) wait() (Status, error) {
 	if r.c == nil {
 		return Status{}, nil
 	}
 	if e := r.c.completed; e != nil {
 		return e.result()
 	}
-	t := r.c.timing()
 	st, err := r.r.Wait(r.context())
-	t.end(opWait, r.call.peer(), r.call.tag(), st.Bytes)
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 

@@ -118,6 +118,7 @@ func (x *Win) checkAccumulate(buf elem.Buffer, target, disp int, op *Op) (at int
 //
 // Hot path: no allocation in steady state.
 func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op *Op) error {
+	t := x.timing()
 	at, o, err := x.checkAccumulate(buf, target, disp, op)
 	if err == nil && target != ProcNull {
 		err = x.win.Accumulate(x.c.ctx, target, at, buf.Bytes(), o)
@@ -125,6 +126,7 @@ func (x *Win) Accumulate(buf elem.Buffer, target, disp int, op *Op) error {
 	if err != nil {
 		return x.fail("Accumulate", target, err)
 	}
+	t.end(opAccumulate, target, noRank, buf.Size())
 	return nil
 }
 
@@ -145,6 +147,7 @@ func (x *Win) RAccumulate(buf elem.Buffer, target, disp int, op *Op) Request {
 //
 // Hot path: no allocation in steady state.
 func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) error {
+	t := x.timing()
 	at, o, err := x.checkFetch(buf, result, target, disp, op)
 	if err == nil && target != ProcNull {
 		err = x.win.GetAccumulate(x.c.ctx, target, at, buf.Bytes(), result.Bytes(), o)
@@ -152,6 +155,7 @@ func (x *Win) GetAccumulate(buf, result elem.Buffer, target, disp int, op *Op) e
 	if err != nil {
 		return x.fail("GetAccumulate", target, err)
 	}
+	t.end(opGetAccumulate, target, noRank, result.Size())
 	return nil
 }
 
@@ -198,6 +202,7 @@ func (x *Win) checkFetch(buf, result elem.Buffer, target, disp int, op *Op) (at 
 //
 // Hot path: no allocation.
 func (x *Win) FetchWord(word uint64, target, disp int, op *Op) (old uint64, ok bool) {
+	t := x.timing()
 	at, err := x.checkElements(1, target, disp)
 	if err != nil || !x.win.Words() {
 		return 0, false
@@ -206,7 +211,10 @@ func (x *Win) FetchWord(word uint64, target, disp int, op *Op) (old uint64, ok b
 	if !ok {
 		return 0, false
 	}
-	return x.win.FetchWord(target, at, o, word)
+	if old, ok = x.win.FetchWord(target, at, o, word); ok {
+		t.end(opFetchOp, target, noRank, x.elem.Size)
+	}
+	return old, ok
 }
 
 // FetchOp implements comm.Win.FetchOp, which documents the call.
@@ -216,11 +224,16 @@ func (x *Win) FetchOp(value, result []byte, target, disp int, op *Op) error {
 	if err := x.live(); err != nil {
 		return x.fail("FetchOp", target, err)
 	}
+	t := x.timing()
 	z := x.takeFetchBuffer()
 	copy(z.value(), value)
 	clear(z.result()) // if target is ProcNull, the result is zero
 	r := x.fetch(opFetchOp, z.buffer(z.value()), z.buffer(z.result()), target, disp, op)
-	return x.await(r, z, result)
+	err := x.await(r, z, result)
+	if err == nil {
+		t.end(opFetchOp, target, noRank, x.elem.Size)
+	}
+	return err
 }
 
 // RFetchOp implements comm.Win.RFetchOp, which documents the call.
@@ -235,11 +248,15 @@ func (x *Win) RFetchOp(value, result elem.Buffer, target, disp int, op *Op) Requ
 //
 // Hot path: no allocation.
 func (x *Win) SwapWord(compare, word uint64, target, disp int) (old uint64, ok bool) {
+	t := x.timing()
 	at, err := x.checkElements(1, target, disp)
 	if err != nil || !x.win.Words() || !x.comparable {
 		return 0, false
 	}
-	return x.win.SwapWord(target, at, compare, word)
+	if old, ok = x.win.SwapWord(target, at, compare, word); ok {
+		t.end(opCompareSwap, target, noRank, x.elem.Size)
+	}
+	return old, ok
 }
 
 // CompareSwap implements comm.Win.CompareSwap, which documents the call.
@@ -249,12 +266,17 @@ func (x *Win) CompareSwap(compare, value, result []byte, target, disp int) error
 	if err := x.live(); err != nil {
 		return x.fail("CompareSwap", target, err)
 	}
+	t := x.timing()
 	z := x.takeFetchBuffer()
 	copy(z.compare(), compare)
 	copy(z.value(), value)
 	clear(z.result()) // if target is ProcNull, the result is zero
 	r := x.swap(opCompareSwap, z, z.result(), target, disp)
-	return x.await(r, z, result)
+	err := x.await(r, z, result)
+	if err == nil {
+		t.end(opCompareSwap, target, noRank, x.elem.Size)
+	}
+	return err
 }
 
 // RCompareSwap implements comm.Win.RCompareSwap, which documents the call.
@@ -331,7 +353,7 @@ func (x *Win) putFetchBuffer(z *fetchBuffer) {
 // await blocks until r, the operation that uses z, is complete. Then it copies the result from z to
 // result, and puts z back. If r fails, await drops z.
 func (x *Win) await(r Request, z *fetchBuffer, result []byte) error {
-	if _, err := r.Wait(); err != nil {
+	if _, err := r.wait(); err != nil {
 		r.r.Abandon() // the operation may still run and use z, so z is not reused
 		return err
 	}

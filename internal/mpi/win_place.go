@@ -42,7 +42,7 @@ func (x *Win) Attach(b elem.Buffer) (Region, error) {
 
 // Detach implements comm.Win.Detach, which documents the call.
 func (x *Win) Detach(r *Region) error {
-	return x.checked("Detach", func() error { return x.win.Detach(r) })
+	return x.checked(opDetach, func() error { return x.win.Detach(r) })
 }
 
 // access fills a with the place p, for an operation on the elements of b, which belong to the

@@ -117,7 +117,7 @@ func (x *Win) start(targets []int, unchecked bool) error {
 
 // Complete implements comm.Win.Complete, which documents the call.
 func (x *Win) Complete() error {
-	return x.checked("Complete", func() error {
+	return x.checked(opComplete, func() error {
 		posts := x.awaitPosts()
 		if isContext(posts) {
 			return posts
@@ -163,7 +163,7 @@ func (x *Win) awaitPosts() error {
 
 // Wait implements comm.Win.Wait, which documents the call.
 func (x *Win) Wait() error {
-	return x.checked("Wait", func() error {
+	return x.checked(opWait, func() error {
 		done, err := x.exposureRequests()
 		if err != nil {
 			return err
@@ -182,7 +182,7 @@ func (x *Win) Wait() error {
 // Test implements comm.Win.Test, which documents the call.
 func (x *Win) Test() (bool, error) {
 	closed := false
-	err := x.checked("Test", func() error {
+	err := x.checked(opTest, func() error {
 		done, err := x.exposureRequests()
 		if err != nil {
 			return err

@@ -102,6 +102,7 @@ func (x *Win) Lock(target int, kind LockKind) error { return x.LockWith(target, 
 
 // LockWith implements comm.Win.LockWith, which documents the call.
 func (x *Win) LockWith(target int, kind LockKind, a Assert) error {
+	t := x.timing()
 	err := x.checkTarget(target)
 	if err == nil {
 		err = a.only(NoCheck)
@@ -116,7 +117,7 @@ func (x *Win) LockWith(target int, kind LockKind, a Assert) error {
 	default:
 		err = x.win.Lock(x.c.ctx, target, kind == LockExclusive)
 	}
-	return x.fail("Lock", target, err)
+	return x.ended(&t, opLock, target, err)
 }
 
 // TryLock implements comm.Win.TryLock, which documents the call.
@@ -134,21 +135,22 @@ func (x *Win) TryLock(target int, kind LockKind) (bool, error) {
 
 // Unlock implements comm.Win.Unlock, which documents the call.
 func (x *Win) Unlock(target int) error {
+	t := x.timing()
 	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
 		err = x.win.Unlock(x.c.ctx, target)
 	}
-	return x.fail("Unlock", target, err)
+	return x.ended(&t, opUnlock, target, err)
 }
 
 // LockAll implements comm.Win.LockAll, which documents the call.
 func (x *Win) LockAll() error {
-	return x.checked("LockAll", func() error { return x.win.LockAll(x.c.ctx) })
+	return x.checked(opLockAll, func() error { return x.win.LockAll(x.c.ctx) })
 }
 
 // LockAllWith implements comm.Win.LockAllWith, which documents the call.
 func (x *Win) LockAllWith(a Assert) error {
-	return x.checked("LockAll", func() error {
+	return x.checked(opLockAll, func() error {
 		switch err := a.only(NoCheck); {
 		case err != nil:
 			return err
@@ -161,13 +163,14 @@ func (x *Win) LockAllWith(a Assert) error {
 
 // UnlockAll implements comm.Win.UnlockAll, which documents the call.
 func (x *Win) UnlockAll() error {
-	return x.checked("UnlockAll", func() error { return x.win.UnlockAll(x.c.ctx) })
+	return x.checked(opUnlockAll, func() error { return x.win.UnlockAll(x.c.ctx) })
 }
 
 // Flush implements comm.Win.Flush, which documents the call.
 //
 // Hot path: no allocation.
 func (x *Win) Flush(target int) error {
+	t := x.timing()
 	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
 		err = x.win.Flush(x.c.ctx, target)
@@ -175,6 +178,7 @@ func (x *Win) Flush(target int) error {
 	if err != nil {
 		return x.fail("Flush", target, err)
 	}
+	t.end(opFlush, target, noRank, 0)
 	return nil
 }
 
@@ -182,26 +186,27 @@ func (x *Win) Flush(target int) error {
 //
 // Hot path: no allocation.
 func (x *Win) FlushLocal(target int) error {
+	t := x.timing()
 	err := x.checkTarget(target)
 	if err == nil && target != ProcNull {
 		err = x.win.FlushLocal(x.c.ctx, target)
 	}
-	return x.fail("FlushLocal", target, err)
+	return x.ended(&t, opFlushLocal, target, err)
 }
 
 // FlushAll implements comm.Win.FlushAll, which documents the call.
 func (x *Win) FlushAll() error {
-	return x.checked("FlushAll", func() error { return x.win.FlushAll(x.c.ctx) })
+	return x.checked(opFlushAll, func() error { return x.win.FlushAll(x.c.ctx) })
 }
 
 // FlushLocalAll implements comm.Win.FlushLocalAll, which documents the call.
 func (x *Win) FlushLocalAll() error {
-	return x.checked("FlushLocalAll", func() error { return x.win.FlushLocalAll(x.c.ctx) })
+	return x.checked(opFlushLocalAll, func() error { return x.win.FlushLocalAll(x.c.ctx) })
 }
 
 // Sync implements comm.Win.Sync, which documents the call.
 func (x *Win) Sync() error {
-	return x.checked("Sync", func() error { return x.win.Sync() })
+	return x.checked(opSync, func() error { return x.win.Sync() })
 }
 
 // checkTarget checks that the window can be used, and that it has the rank target, which may be
@@ -213,10 +218,20 @@ func (x *Win) checkTarget(target int) error {
 
 // checked runs f, which does the work of the call op, if the window can be used, and returns the
 // error of the call. It serves calls without a target.
-func (x *Win) checked(op string, f func() error) error {
+func (x *Win) checked(op callName, f func() error) error {
+	t := x.timing()
 	err := x.live()
 	if err == nil {
 		err = f()
 	}
-	return x.fail(op, noRank, err)
+	return x.ended(&t, op, noRank, err)
+}
+
+// ended returns the error of the call op, which has returned err. If err is nil, it records the call.
+func (x *Win) ended(t *timing, op callName, target int, err error) error {
+	if err != nil {
+		return x.fail(op.String(), target, err)
+	}
+	t.end(op, target, noRank, 0)
+	return nil
 }

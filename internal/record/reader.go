@@ -60,6 +60,8 @@ type OpFigures struct {
 	Calls uint64        `json:"calls"`
 	Bytes uint64        `json:"bytes"`
 	Time  time.Duration `json:"time"` // 0 without detail
+	// Background: the operation runs while the program computes.
+	Background bool `json:"background,omitempty"`
 }
 
 // Ops returns the counters of the operations, by Op. Names that the rank has not written completely
@@ -71,6 +73,7 @@ func (r *Reader) Ops() []OpFigures {
 		at := opsAt + i*entrySize
 		list[i] = OpFigures{
 			name(r.mem[at+opNameAt:]), word(r.mem, at+opCountAt).Load(), word(r.mem, at+opBytesAt).Load(), durationFrom(word(r.mem, at+opTimeAt).Load()),
+			word(r.mem, at+opFlagsAt).Load() != 0,
 		}
 	}
 	for i, s := range []string{OpNone: "", OpSent: "sent", OpReceived: "received"} {
@@ -112,10 +115,14 @@ type Peer struct{ Messages, Bytes uint64 }
 func (r *Reader) Peers() []Peer {
 	list := make([]Peer, r.ranks)
 	for i := range list {
-		at := peersAt + i*peerSize
-		list[i] = Peer{word(r.mem, at).Load(), word(r.mem, at+8).Load()}
+		list[i] = r.peer(i)
 	}
 	return list
+}
+
+func (r *Reader) peer(i int) Peer {
+	at := peersAt + i*peerSize
+	return Peer{word(r.mem, at).Load(), word(r.mem, at+8).Load()}
 }
 
 // Sizes returns the number of messages that the rank has sent with detail, by size class.
@@ -131,6 +138,13 @@ func (r *Reader) Sizes() (list [Classes]uint64) {
 func (r *Reader) Entered() (op Op, comm uint16, seq uint32, ok bool) {
 	w := word(r.mem, enteredAt).Load()
 	return Op(w >> 40), uint16(w >> 48), uint32(w), w != 0
+}
+
+// inside is Entered for a collective that the rank has not left.
+func (r *Reader) inside() (op Op, comm uint16, seq uint32, ok bool) {
+	left := word(r.mem, leftAt).Load()
+	op, comm, seq, ok = r.Entered()
+	return op, comm, seq, ok && left != entered(op, comm, seq)
 }
 
 // Read calls f with the messages and calls that the rank has recorded since the last Read, and that

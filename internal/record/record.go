@@ -118,7 +118,7 @@ const commOther = tableMax - 1
 const (
 	headerSize = 4096
 	tableMax   = 256 // entries of the table of operations, and of that of communicators
-	nameMax    = 40  // bytes of a name; the rest of a longer name is cut off
+	nameMax    = 32  // bytes of a name; the rest of a longer name is cut off
 	entrySize  = 64
 	tableSize  = tableMax * entrySize
 	// Classes is the number of size classes of messages. Class 0 has messages without data, and class
@@ -176,6 +176,7 @@ const (
 	commsCountAt   = 216 // entries in the table of communicators
 	enteredAt      = 256 // the collective call that the rank has entered last; see Recorder.Enter
 	enteredTimeAt  = 264
+	leftAt         = 272 // the collective call that the rank has left last
 	nowAt          = 320 // latest reading of the clock
 	detailAt       = 384 // 1: record with detail; the reader sets it
 )
@@ -253,8 +254,9 @@ func (r *Recorder) Recent() time.Duration {
 }
 
 // Op returns the number of a name. It assigns a number to a new name; if the table is full, it
-// returns OpNone.
-func (r *Recorder) Op(name string) Op {
+// returns OpNone. background says that the operation runs while the program computes, as a
+// nonblocking collective does, so that its time is no time in a call.
+func (r *Recorder) Op(name string, background bool) Op {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	op, ok := r.names[name]
@@ -265,7 +267,11 @@ func (r *Recorder) Op(name string) Op {
 		}
 		op = Op(n)
 		r.names[name] = op
-		putName(r.mem[opsAt+n*entrySize+opNameAt:], name)
+		at := opsAt + n*entrySize
+		putName(r.mem[at+opNameAt:], name)
+		if background {
+			word(r.mem, at+opFlagsAt).Store(1)
+		}
 		word(r.mem, opsCountAt).Store(uint64(n + 1))
 	}
 	return op
@@ -276,7 +282,8 @@ const (
 	opCountAt = 0
 	opBytesAt = 8
 	opTimeAt  = 16
-	opNameAt  = 24
+	opFlagsAt = 24 // 1: the operation runs in the background
+	opNameAt  = 32
 
 	commIDAt   = 0
 	commNameAt = 8
@@ -322,8 +329,18 @@ func (r *Recorder) FreeComm(i uint16) {
 //
 // Hot path: no allocation, no lock.
 func (r *Recorder) Enter(op Op, comm uint16, seq uint32) {
-	*plain(r.mem, enteredAt) = uint64(comm)<<48 | uint64(op)<<40 | uint64(seq)
+	*plain(r.mem, enteredAt) = entered(op, comm, seq)
 	*plain(r.mem, enteredTimeAt) = r.Messages.now.Load()
+}
+
+func entered(op Op, comm uint16, seq uint32) uint64 {
+	return uint64(comm)<<48 | uint64(op)<<40 | uint64(seq)
+}
+
+// Leave records the end of the collective e that Enter has recorded; otherwise it is Call.
+func (r *Recorder) Leave(e *Event) {
+	*plain(r.mem, leftAt) = entered(e.Op, e.Comm, uint32(e.Tag))
+	r.Call(e)
 }
 
 // Call records a call that has ended. e.Duration and e.Seq are not used: the call has lasted from

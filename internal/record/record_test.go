@@ -32,8 +32,8 @@ func read(r *Reader, ended bool) (list []Event, lost uint64) {
 func TestRecord(t *testing.T) {
 	r, rd := pair(t, 1, 3)
 	r.SetDetail(true)
-	op := r.Op("Allreduce")
-	require.Equal(t, op, r.Op("Allreduce"))
+	op := r.Op("Allreduce", false)
+	require.Equal(t, op, r.Op("Allreduce", false))
 	world := r.Comm(0, "world")
 	r.Messages.Sent(world, 2, 77, 1<<33, Rendezvous, 1<<24+5)
 	r.Messages.Received(world, 0, -1, 0, Own|Collective, 3)
@@ -106,7 +106,7 @@ func TestEntered(t *testing.T) {
 	r, rd := pair(t, 0, 1)
 	_, _, _, ok := rd.Entered()
 	require.False(t, ok)
-	r.Enter(r.Op("Barrier"), 3, 1<<30)
+	r.Enter(r.Op("Barrier", false), 3, 1<<30)
 	op, comm, seq, ok := rd.Entered()
 	require.True(t, ok)
 	require.Equal(t, "Barrier", rd.Ops()[op].Name)
@@ -118,7 +118,7 @@ func TestEntered(t *testing.T) {
 func TestTables(t *testing.T) {
 	r, rd := pair(t, 0, 1)
 	for i := range 2 * tableMax {
-		op := r.Op(fmt.Sprint("call ", i))
+		op := r.Op(fmt.Sprint("call ", i), false)
 		require.Equal(t, i >= tableMax-int(opFirst), op == OpNone, i)
 	}
 	require.Len(t, rd.Ops(), tableMax)
@@ -149,7 +149,7 @@ func FuzzReader(f *testing.F) {
 	r, err := New(mem, 0, ranks, bits)
 	require.NoError(f, err)
 	r.Messages.Sent(r.Comm(0, "world"), 1, 2, 3, Eager, 4)
-	r.Call(&Event{Op: r.Op("Barrier")})
+	r.Call(&Event{Op: r.Op("Barrier", false)})
 	f.Add(mem[:512], mem[opsAt:opsAt+512], mem[len(mem)-2*eventSize<<bits:], true)
 	f.Fuzz(func(t *testing.T, header, ops, rings []byte, ended bool) {
 		mem := make([]byte, Size(ranks, bits))

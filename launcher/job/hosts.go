@@ -14,6 +14,7 @@ const (
 	hostKey     = "host"
 	slotsKey    = "job.slots"
 	stacksKey   = "job.stacks_dir"
+	statsDirKey = "job.stats_dir"
 )
 
 // resolveHosts sets j.Hosts. The user can give a list of hosts. It comes from the first of these

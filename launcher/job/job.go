@@ -37,6 +37,10 @@ type Job struct {
 	// writes no stacks, except at SIGQUIT to a temporary directory.
 	StacksDir string
 	Report    string // file for the report; empty: none
+	// Stats makes the launcher print statistics of calls and messages at the end of the job. StatsDir
+	// is a directory for the files stats.json, matrix.svg and matrix.png with them; empty: no files.
+	Stats    bool
+	StatsDir string
 
 	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
 	// applied Slots to them. It is empty if the user names none. All names of this machine are one

@@ -82,6 +82,8 @@ var options = []option{
 	{names: []string{"tag-output"}, common: true, setting: "job.tag_output"},
 	{names: []string{"output"}, common: true, arg: "DIR", defaultText: "the terminal", setting: "job.output", help: "write output to DIR/RANK.out and DIR/RANK.err"},
 	{names: []string{"report"}, common: true, arg: "FILE", defaultText: "none", setting: "job.report", help: "write a report of the job, in JSON"},
+	{names: []string{"stats"}, common: true, setting: "job.stats", help: "print statistics of calls and messages at the end"},
+	{names: []string{"stats-dir"}, arg: "DIR", defaultText: "none", setting: statsDirKey, help: "write statistics and pictures of the messages to DIR"},
 	{names: []string{"stacks-dir"}, arg: "DIR", defaultText: "none", setting: stacksKey, help: "write goroutine stacks to DIR/RANK.stacks; see -stacks"},
 
 	{topic: "failures", names: []string{"timeout"}, common: true, arg: "DURATION", defaultText: "never", setting: "job.timeout", help: "end the job after this time, with exit code 124"},

@@ -63,6 +63,17 @@ var settings = []setting{
 		value: func(j *Job) string { return j.Report },
 	},
 	{
+		Param: params.Param{Key: "job.stats", Kind: params.Bool, Default: "false", Help: "print statistics of calls and messages at the end of the job"},
+		apply: func(j *Job, s string) { j.Stats = params.IsTrue(s) },
+		value: func(j *Job) string { return strconv.FormatBool(j.Stats) },
+	},
+	{
+		Param: params.Param{Key: statsDirKey, Kind: params.String,
+			Help: "directory for statistics, in files stats.json, matrix.svg and matrix.png; empty: no files"},
+		apply: func(j *Job, s string) { j.StatsDir = s },
+		value: func(j *Job) string { return j.StatsDir },
+	},
+	{
 		Param: params.Param{Key: stacksKey, Kind: params.String,
 			Help: "directory for the stacks of all goroutines, in files RANK.stacks, when gorun reports what the ranks do; empty: none"},
 		apply: func(j *Job, s string) { j.StacksDir = s },

@@ -414,6 +414,9 @@ func (c *Manager) emitEnded() {
 			}
 		}
 	}
+	if c.job.Stats {
+		m.Figures = c.figures(true)
+	}
 	c.cfg.Emit(m)
 }
 

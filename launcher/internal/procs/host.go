@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
@@ -26,15 +27,48 @@ type Host struct {
 	readerGone [2]bool          // OutputClosed has come: [0] for stdout, [1] for stderr
 	closed     bool             // Close was called
 
-	inspect int                   // N of the current Inspect; 0: none has come
-	asked   map[int]bool          // by number of the group: its Manager has not answered yet
-	answers map[int][]proto.Group // by number of the group: the answer of its Manager
+	inspection  gathering[proto.Group]    // the answers to Inspect
+	measurement gathering[record.Figures] // the answers to Measure
+}
+
+// gathering collects the answers of the Managers to a question of gorun, which expects one answer of
+// each host. T is the type of an answer's parts.
+type gathering[T any] struct {
+	n       int          // number of the current question; 0: none has come
+	asked   map[int]bool // by number of the group: its Manager has not answered yet
+	answers map[int][]T  // by number of the group: the answer of its Manager
+}
+
+// begin begins to gather the answers of groups to the question n.
+func (g *gathering[T]) begin(n int, groups map[int]*Manager) {
+	g.n, g.asked, g.answers = n, make(map[int]bool), make(map[int][]T)
+	for group := range groups {
+		g.asked[group] = true
+	}
+}
+
+// answered records that the Manager of a group has answered the question n, or will not. If this was
+// the last Manager, answered returns the parts of all answers, and true.
+func (g *gathering[T]) answered(n, group int, parts []T) (all []T, last bool) {
+	if n != g.n || !g.asked[group] {
+		return nil, false
+	}
+	delete(g.asked, group)
+	g.answers[group] = parts
+	if len(g.asked) > 0 {
+		return nil, false
+	}
+	for _, k := range slices.Sorted(maps.Keys(g.answers)) {
+		all = append(all, g.answers[k]...)
+	}
+	g.answers = nil
+	return all, true
 }
 
 // NewHost returns a Host that waits for messages. The caller must call Close.
 func NewHost(cfg Config) (*Host, error) {
 	cfg.shared = new(shared)
-	h := &Host{cfg: cfg, groups: make(map[int]*Manager), asked: make(map[int]bool), answers: make(map[int][]proto.Group)}
+	h := &Host{cfg: cfg, groups: make(map[int]*Manager)}
 	_, err := h.open(0)
 	return h, err
 }
@@ -89,12 +123,10 @@ func (h *Host) Do(m proto.Message) {
 			h.drop(m.Group)
 		}
 	case proto.Inspect:
-		clear(h.asked)
-		clear(h.answers)
-		h.inspect = m.N
-		for group := range h.groups {
-			h.asked[group] = true
-		}
+		h.inspection.begin(m.N, h.groups)
+		h.toAll(m)
+	case proto.Measure:
+		h.measurement.begin(m.N, h.groups)
 		h.toAll(m)
 	case proto.OutputClosed:
 		k := 0
@@ -144,21 +176,22 @@ func (h *Host) drop(group int) {
 	if c := h.groups[group]; c != nil {
 		delete(h.groups, group)
 		h.closing.Go(c.Close) // ends when the Manager has freed what it uses; Host.Close waits for it
-		h.answered(group)
+		h.inspected(h.inspection.n, group, nil)
+		h.measured(h.measurement.n, group, nil)
 	}
 }
 
-// emit takes a message from the Manager of a group. It joins the answers to Inspect, because gorun
-// expects one of each host.
+// emit takes a message from the Manager of a group. It joins the answers to Inspect and to Measure,
+// because gorun expects one of each host.
 func (h *Host) emit(group int, m proto.Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch m := m.(type) {
 	case proto.Inspected:
-		if m.N == h.inspect && h.asked[group] {
-			h.answers[group] = m.Groups
-			h.answered(group)
-		}
+		h.inspected(m.N, group, m.Groups)
+		return
+	case proto.Measured:
+		h.measured(m.N, group, m.Figures)
 		return
 	case proto.State:
 		if h.groups[group] == nil {
@@ -167,27 +200,25 @@ func (h *Host) emit(group int, m proto.Message) {
 	}
 	h.cfg.Emit(m)
 	if _, ok := m.(proto.Ended); ok && group > 0 {
-		delete(h.answers, group) // after Ended, gorun and the agents no longer know these ranks
+		delete(h.inspection.answers, group) // after Ended, gorun and the agents no longer know these ranks
+		delete(h.measurement.answers, group)
 		h.drop(group)
 	}
 }
 
-// answered records that a Manager has answered Inspect, or will not. When all have, it emits
-// Inspected. The caller holds mu.
-func (h *Host) answered(group int) {
-	if !h.asked[group] {
-		return
+// inspected handles the answer of a Manager to Inspect. When all have answered, it emits Inspected. The
+// caller holds mu.
+func (h *Host) inspected(n, group int, groups []proto.Group) {
+	if all, ok := h.inspection.answered(n, group, groups); ok {
+		h.cfg.Emit(proto.Inspected{N: n, Index: h.cfg.Index, Groups: all})
 	}
-	delete(h.asked, group)
-	if len(h.asked) > 0 {
-		return
+}
+
+// measured does the same for Measure.
+func (h *Host) measured(n, group int, figures []record.Figures) {
+	if all, ok := h.measurement.answered(n, group, figures); ok {
+		h.cfg.Emit(proto.Measured{N: n, Index: h.cfg.Index, Figures: all})
 	}
-	m := proto.Inspected{N: h.inspect, Index: h.cfg.Index}
-	for _, g := range slices.Sorted(maps.Keys(h.answers)) {
-		m.Groups = append(m.Groups, h.answers[g]...)
-	}
-	clear(h.answers)
-	h.cfg.Emit(m)
 }
 
 // Close kills the ranks of all groups, frees what the Managers use, and waits until this is done.

@@ -25,7 +25,7 @@ type Config struct {
 	Host  string // name of this host, for the tags of output lines
 
 	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request, Spawn,
-	// Stacks, Inspected, Aborted, Exited, StdinCredit and Ended. It must not block. Two goroutines
+	// Stacks, Inspected, Measured, Aborted, Exited, StdinCredit and Ended. It must not block. Two goroutines
 	// may call it at the same time.
 	Emit func(proto.Message)
 
@@ -385,6 +385,8 @@ func (c *Manager) act(m any) {
 		}
 	case proto.Inspect:
 		c.inspect(m)
+	case proto.Measure:
+		c.cfg.Emit(proto.Measured{N: m.N, Index: c.cfg.Index, Figures: c.measure(m)})
 	case proto.Signal:
 		c.signal(syscall.Signal(m.Signal))
 	case proto.RanksFailed:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,6 +70,29 @@ func openRecords(n, size int, detail bool) (r *records, err error) {
 		r.readers = append(r.readers, rd)
 	}
 	return r, nil
+}
+
+// measure returns the figures for which Measure asks.
+func (c *Manager) measure(m proto.Measure) []record.Figures {
+	if c.records != nil && m.Detail {
+		for _, rd := range c.records.readers {
+			rd.SetDetail(true)
+		}
+	}
+	return c.figures(m.Peers)
+}
+
+// figures returns the figures of the ranks that have begun a record. peers is Measure.Peers.
+func (c *Manager) figures(peers bool) (list []record.Figures) {
+	if c.records == nil {
+		return nil
+	}
+	for i, rd := range c.records.readers {
+		if f := rd.Figures(c.plan.Ranks[i].Rank, peers, c.ranks[i].exited); f != nil {
+			list = append(list, *f)
+		}
+	}
+	return list
 }
 
 // file returns the file that local rank i inherits; nil: there is none.

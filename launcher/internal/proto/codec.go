@@ -75,6 +75,8 @@ func (Inspect) kind() Kind      { return KindInspect }
 func (Stacks) kind() Kind       { return KindStacks }
 func (Inspected) kind() Kind    { return KindInspected }
 func (Spawn) kind() Kind        { return KindSpawn }
+func (Measure) kind() Kind      { return KindMeasure }
+func (Measured) kind() Kind     { return KindMeasured }
 func (Dismiss) kind() Kind      { return KindDismiss }
 
 // Append appends the frame of a message to dst and returns the result. If the message is longer
@@ -194,6 +196,10 @@ func Parse(kind Kind, body []byte) (Message, error) {
 		return decode[Inspect](kind, body)
 	case KindInspected:
 		return decode[Inspected](kind, body)
+	case KindMeasure:
+		return decode[Measure](kind, body)
+	case KindMeasured:
+		return decode[Measured](kind, body)
 	case KindLaunch:
 		return decode[Launch](kind, body)
 	case KindUp:

@@ -24,6 +24,8 @@
 //	Inspect        │ ────────────────────► │  what do the ranks do?
 //	Stacks         │ ◄──────────────────── │  stacks of a rank, if Inspect asks for them
 //	Inspected      │ ◄──────────────────── │  what the ranks of a host do
+//	Measure        │ ────────────────────► │  what have the ranks done so far?
+//	Measured       │ ◄──────────────────── │  figures of the ranks of a host
 //	Request, Spawn │ ◄──────────────────── │  a PMI-1 request that only gorun can answer
 //	Reply          │ ────────────────────► │
 //	Output         │ ◄──────────────────── │  at most Window bytes ahead of Credit
@@ -67,6 +69,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 	"github.com/weft-hpc/weft/launcher/internal/place"
@@ -116,6 +119,8 @@ const (
 	KindInspected
 	KindSpawn
 	KindDismiss
+	KindMeasure
+	KindMeasured
 )
 
 const (
@@ -241,6 +246,7 @@ type Prepare struct {
 	// Grace is the time between SIGTERM and SIGKILL if an agent ends its ranks without an End from
 	// gorun.
 	Grace Duration `json:"grace"`
+	Stats bool     `json:"stats,omitempty"` // Ended must have the figures of the ranks
 	// Detail says that the ranks record each call with exact times (package record).
 	Detail bool `json:"detail,omitempty"`
 	// Segments says that the hosts remove shared memory of libfabric that ranks leave in /dev/shm.
@@ -421,6 +427,23 @@ type Inspect struct {
 	// Stacks says that it also asks for the stacks of all goroutines, which the hosts send as
 	// Stacks.
 	Stacks bool `json:"stacks,omitempty"`
+}
+
+// Measure asks every host for the figures of its ranks. A host answers with Measured.
+type Measure struct {
+	N int `json:"n"` // number of this Measure, higher than that of each earlier one
+	// Peers says that the figures contain the messages to each rank.
+	Peers bool `json:"peers,omitempty"`
+	// Detail says that the ranks record each call from now on.
+	Detail bool `json:"detail,omitempty"`
+}
+
+// Measured answers Measure for one host.
+type Measured struct {
+	N     int `json:"n"`     // Measure.N
+	Index int `json:"index"` // index of the host
+	// Figures of the ranks that have begun a record; Figures.Rank is the number in the job.
+	Figures []record.Figures `json:"figures,omitempty"`
 }
 
 // Stacks holds the stacks of all goroutines of a rank. It arrives before the Inspected of the
@@ -626,6 +649,8 @@ type Ended struct {
 	// Tails has the last lines of stderr of ranks that have not ended normally and have written
 	// such lines.
 	Tails []Tail `json:"tails,omitempty"`
+	// Figures of the ranks that have begun a record, if Prepare.Stats is set.
+	Figures []record.Figures `json:"figures,omitempty"`
 }
 
 // Tail holds the last lines that a rank wrote to stderr.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
@@ -55,6 +56,7 @@ func clean(msg proto.Message) proto.Message {
 		for i := range m.Tails {
 			m.Tails[i].Lines = cutTail(m.Tails[i].Lines)
 		}
+		cleanFigures(m.Figures)
 		return m
 	case proto.Lost:
 		m.Cause = oneLine(m.Cause)
@@ -68,8 +70,26 @@ func clean(msg proto.Message) proto.Message {
 			cleanState(m.Groups[i].State)
 		}
 		return m
+	case proto.Measured:
+		cleanFigures(m.Figures)
+		return m
 	}
 	return msg
+}
+
+// cleanFigures applies oneLine to the texts in figures, and makes negative times 0.
+func cleanFigures(list []record.Figures) {
+	for i := range list {
+		f := &list[i]
+		f.Elapsed = max(f.Elapsed, 0)
+		for k := range f.Ops {
+			o := &f.Ops[k]
+			o.Name, o.Time = oneLine(o.Name), max(o.Time, 0)
+		}
+		if in := f.Inside; in != nil {
+			in.Op, in.Comm = oneLine(in.Op), oneLine(in.Comm)
+		}
+	}
 }
 
 // cleanState applies oneLine to the texts in s. s may be nil.

@@ -237,7 +237,7 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 			return err
 		}
 		a := &g.ended
-		a.Exits, a.Tails = append(a.Exits, msg.Exits...), append(a.Tails, msg.Tails...)
+		a.Exits, a.Tails, a.Figures = append(a.Exits, msg.Exits...), append(a.Tails, msg.Tails...), append(a.Figures, msg.Figures...)
 		if g == n.world {
 			n.leaveStdin(m) // other groups read no input
 		}
@@ -259,7 +259,7 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 			return nil
 		}
 		return n.relay(m, msg)
-	case proto.Aborted, proto.Exited, proto.Log, proto.Stacks, proto.Inspected:
+	case proto.Aborted, proto.Exited, proto.Log, proto.Stacks, proto.Inspected, proto.Measured:
 		return n.relay(m, msg)
 	default:
 		return fmt.Errorf("%w: %T from a child", proto.ErrFrame, msg)
@@ -268,8 +268,8 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 }
 
 // Limits of the messages that relay passes on. For each host come at most one Lost and a few Logs.
-// Each rank causes at most an Aborted, an Exited, and one Request or Spawn at a time. Each Inspect adds to
-// the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
+// Each rank causes at most an Aborted, an Exited, and one Request or Spawn at a time. Each Inspect
+// and each Measure adds to the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
 // that only passes on what comes from below it never exceeds the limit that its parent sets for it.
 const (
 	budgetPerHost = 16
@@ -414,6 +414,9 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		for _, t := range msg.Tails {
 			ok = ok && n.runsIn(m, group, t.Rank)
 		}
+		for i := range msg.Figures {
+			ok = ok && n.runsIn(m, group, msg.Figures[i].Rank)
+		}
 	case proto.Output:
 		at, group = stageStarted, msg.Group
 		ok = m.has(msg.Index, 1) && (msg.Stream == proto.Merged) != n.perRank && (!n.perRank || n.streamIn(m, group, msg.Stream))
@@ -430,6 +433,11 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Data) <= wire.InspectMaxStacks, stageStarted
 	case proto.Inspected:
 		ok, at = m.has(msg.Index, 1) && n.hasGroups(m, msg.Groups), stageStarted
+	case proto.Measured:
+		ok, at = m.has(msg.Index, 1), stageStarted
+		for i := range msg.Figures {
+			ok = ok && n.rankOf(msg.Figures[i].Rank) == m
+		}
 	case proto.Aborted:
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Exited:

@@ -19,7 +19,8 @@ import (
 //	states  The newest State of each group on each host.
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
-//	        each rank and the Inspected of each host; one Ended and one Bye.
+//	        each rank and the Inspected of each host; for each Measure the Measured of each
+//	        host; one Ended and one Bye.
 
 // frame is a message in a queue. Links that send the same message share the frame and its
 // bytes.
@@ -67,7 +68,7 @@ func (l *link) sendFrame(f *frame) {
 		return
 	}
 	switch m := f.m.(type) {
-	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Ended:
+	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Measured, proto.Ended:
 		l.push(f)
 	case proto.FilePart:
 		l.files.add(l.flowControl, len(m.Data))

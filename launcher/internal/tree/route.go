@@ -63,6 +63,8 @@ func (n *Node) down(m proto.Message) error {
 		return n.input(m)
 	case proto.Inspect:
 		return n.inspect(m)
+	case proto.Measure:
+		return n.measure(m)
 	case proto.Watch:
 		return n.toGroup(m, m.Group)
 	case proto.RanksFailed:
@@ -314,6 +316,18 @@ func (n *Node) inspect(i proto.Inspect) error {
 		}
 	}
 	n.sendAll(i)
+	return nil
+}
+
+// measure sends Measure to all subtrees. From then on each of their hosts may answer once.
+func (n *Node) measure(q proto.Measure) error {
+	if n.world.stage != stageStarted {
+		return n.wrongTime(q)
+	}
+	for _, m := range n.subtrees {
+		m.budget += m.hi - m.lo
+	}
+	n.sendAll(q)
 	return nil
 }
 

@@ -1,0 +1,86 @@
+package record
+
+import "time"
+
+// Figures are what a rank has done so far, as far as it has recorded it. Times and the counters of
+// messages need a recorder with detail.
+type Figures struct {
+	Rank    int           `json:"rank"`
+	Elapsed time.Duration `json:"elapsed"` // from Init to Finalize, or until now
+	// Ops are the operations that the rank has called, without those that it has not called.
+	Ops []OpFigures `json:"ops,omitempty"`
+	// The messages that the rank has sent: their number and bytes, and their number by size class, from
+	// class 0 on (Class). Messages in shared memory, as of collectives on one host, do not count.
+	Messages uint64   `json:"messages,omitempty"`
+	Bytes    uint64   `json:"bytes,omitempty"`
+	Sizes    []uint64 `json:"sizes,omitempty"`
+	// Peers are the ranks to which the rank has sent messages, if the figures were asked for with peers.
+	Peers []PeerFigures `json:"peers,omitempty"`
+	// Inside is the collective in which the rank is; nil: it is in none.
+	Inside *Inside `json:"inside,omitempty"`
+}
+
+// PeerFigures are the messages that a rank has sent to the rank Rank.
+type PeerFigures struct {
+	Rank     int    `json:"rank"`
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+// Inside is a collective that a rank has entered and not left.
+type Inside struct {
+	Op   string `json:"op"`   // its name
+	Comm string `json:"comm"` // name of the communicator
+	Seq  uint32 `json:"seq"`  // number of the collective in the communicator
+}
+
+// Figures returns the figures of the rank, or nil if the rank has not begun its record. rank is its
+// number. peers says whether the figures contain Peers. ended says that the rank has ended.
+func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
+	if !r.Begun() {
+		return nil
+	}
+	f := &Figures{Rank: rank}
+	t := r.Times()
+	switch now := time.Duration(monotonic()); {
+	case t.End > 0:
+		f.Elapsed = t.End
+	case ended:
+		f.Elapsed = durationFrom(word(r.mem, nowAt).Load())
+	default:
+		f.Elapsed = max(now-t.Monotonic, 0)
+	}
+	ops := r.Ops()
+	for _, o := range ops {
+		if o.Calls > 0 && o.Name != "" {
+			f.Ops = append(f.Ops, o)
+		}
+	}
+	for i, n := range r.Sizes() {
+		if n > 0 {
+			f.Sizes = append(f.Sizes, make([]uint64, i-len(f.Sizes))...)
+			f.Sizes = append(f.Sizes, n)
+		}
+	}
+	for i := range r.ranks {
+		p := r.peer(i)
+		if p.Messages == 0 {
+			continue
+		}
+		f.Messages += p.Messages
+		f.Bytes += p.Bytes
+		if peers {
+			f.Peers = append(f.Peers, PeerFigures{i, p.Messages, p.Bytes})
+		}
+	}
+	if op, comm, seq, ok := r.inside(); ok {
+		f.Inside = &Inside{Op: "collective", Comm: "comm", Seq: seq}
+		if int(op) < len(ops) {
+			f.Inside.Op = ops[op].Name
+		}
+		if list := r.Comms(); int(comm) < len(list) {
+			f.Inside.Comm = list[comm]
+		}
+	}
+	return f
+}
