@@ -247,7 +247,7 @@ func (r *run) rankNames() (names []string) {
 	return names
 }
 
-// dropInspections answers all requests that have no answer yet. run.close calls it when the run is
+// dropInspections answers all requests that have no answer yet, also those for figures. run.close calls it when the run is
 // over and the goroutines that write files have ended. It also closes the mailbox, so that no
 // further requests come.
 func (r *run) dropInspections() {
@@ -259,6 +259,7 @@ func (r *run) dropInspections() {
 		}
 	}
 	r.inspecting, r.inspectQueue = nil, nil
+	var measures []measureRequest
 	for _, m := range r.mail.close() {
 		switch m := m.(type) {
 		case filesWritten:
@@ -269,8 +270,11 @@ func (r *run) dropInspections() {
 			list = append(list, m)
 		case stateRequest:
 			m.then(r.state())
+		case measureRequest:
+			measures = append(measures, m)
 		}
 	}
+	r.dropMeasurements(measures)
 	for _, q := range list {
 		q.then(inspected{lines: []string{jobEnded}})
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/live"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
 	"golang.org/x/sync/errgroup"
@@ -26,9 +27,9 @@ import (
 
 // Questions of other processes to a gorun that runs a job
 //
-// gorun -stacks JOB asks the gorun that runs the job JOB what its ranks do. gorun -ps asks each
-// gorun of this host about its job. gorun -stop JOB asks a gorun to end its job. Both are on the same
-// host. Each gorun that runs a job listens on a Unix socket whose name ends with the pid of this
+// gorun -stacks JOB asks the gorun that runs the job JOB what its ranks do. gorun -top JOB asks it
+// again and again what they have done. gorun -ps asks each gorun of this host about its job. gorun
+// -stop JOB asks a gorun to end its job. Both are on the same host. Each gorun that runs a job listens on a Unix socket whose name ends with the pid of this
 // gorun. Each side checks the user of the other side: see mayAsk and mayAnswer.
 //
 //	gorun -stacks JOB ── jobQuestion ──► gorun that runs the job     one line of JSON each
@@ -48,16 +49,18 @@ type jobQuestion struct {
 
 // What a question is about.
 const (
-	aboutRanks = ""      // what the ranks do
-	aboutState = "state" // the state of the job
-	aboutEnd   = "end"   // the job must end, as after SIGTERM; the connection lasts until it has ended
+	aboutRanks   = ""        // what the ranks do
+	aboutState   = "state"   // the state of the job
+	aboutFigures = "figures" // what the ranks have done so far
+	aboutEnd     = "end"     // the job must end, as after SIGTERM; the connection lasts until it has ended
 )
 
 // jobAnswer is the answer to a jobQuestion. If Other is set, the rest is empty.
 type jobAnswer struct {
-	Other bool      `json:"other,omitempty"` // the gorun that was asked does not run the job of the question
-	Lines []string  `json:"lines,omitempty"` // to aboutRanks: text for the user, or why gorun does not know what the ranks do
-	State *jobState `json:"state,omitempty"` // to aboutState, and to aboutEnd if the job is now ending
+	Other    bool           `json:"other,omitempty"`    // the gorun that was asked does not run the job of the question
+	Lines    []string       `json:"lines,omitempty"`    // to aboutRanks: text for the user, or why gorun does not know what the ranks do
+	State    *jobState      `json:"state,omitempty"`    // to aboutState, and to aboutEnd if the job is now ending
+	Snapshot *live.Snapshot `json:"snapshot,omitempty"` // to aboutFigures; absent if no rank runs
 }
 
 // The bounds of a question and its answer.
@@ -162,6 +165,8 @@ func (s *session) answerTo(ctx context.Context, q *jobQuestion) jobAnswer {
 		return jobAnswer{Other: true}
 	case q.About == aboutRanks:
 		return jobAnswer{Lines: s.whatRanksDo(ctx, r, q)}
+	case q.About == aboutFigures:
+		return jobAnswer{Snapshot: s.askSnapshot(ctx, false)}
 	}
 	state := r.askState(ctx)
 	if q.About == aboutEnd {

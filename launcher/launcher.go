@@ -144,10 +144,17 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	defer stopListening()
 
 	var v *outcome
-	if notAllocated != nil {
+	stopMetrics, err := s.serveMetrics()
+	switch {
+	case notAllocated != nil:
 		v = s.startFailure(notAllocated)
-	} else {
+	case err != nil:
+		v = s.startFailure(err)
+	default:
 		v = s.prepare(id)
+	}
+	if err == nil {
+		defer stopMetrics()
 	}
 	for copies := 1; v == nil; copies++ {
 		r := newRun(s, id)

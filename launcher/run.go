@@ -68,6 +68,10 @@ type run struct {
 	inspectQueue []inspectRequest // requests whose inspection has not begun
 	inspectSeq   int              // field N of the last Inspect message; 0: none was sent
 
+	measuring    *measurement     // the question for figures under way; nil: none
+	measureQueue []measureRequest // requests whose measurement has not begun
+	measureSeq   int              // field N of the last Measure message; 0: none was sent
+
 	// outcome is the failure that gorun will report, unless another one replaces it. It is nil
 	// while nothing has failed.
 	outcome *outcome
@@ -404,6 +408,14 @@ func (r *run) handle(m any) {
 		}
 	case filesWritten:
 		r.stacksWritten(m)
+	case proto.Measured:
+		r.hostMeasured(m)
+	case lateMeasurement:
+		if r.measuring != nil && r.measuring.n == m.n {
+			r.endMeasurement()
+		}
+	case measureRequest:
+		r.measure(m)
 	case inspectRequest:
 		r.inspect(m)
 	case stateRequest:

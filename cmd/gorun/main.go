@@ -58,6 +58,8 @@ func run(ctx context.Context, stdin *os.File, stdout, stderr io.Writer, args, en
 		return launcher.Stacks(ctx, stdout, stderr, opts)
 	case job.PS:
 		return launcher.PS(ctx, stdout, stderr)
+	case job.Top:
+		return launcher.Top(ctx, stdout, stderr, opts)
 	case job.Stop:
 		return launcher.Stop(ctx, stderr, opts)
 	case job.Run:

@@ -80,6 +80,7 @@ type link struct {
 	recordName string // the name of which recordOp is the number
 	recordOp   record.Op
 	began      time.Duration // when the call began
+	exact      bool          // began is the time of a reading of the clock
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu

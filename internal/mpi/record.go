@@ -88,7 +88,7 @@ func (l *link) enterRecord() {
 	if l.recordName != l.name {
 		l.recordName, l.recordOp = l.name, r.Op(l.name, inBackground(l.name))
 	}
-	l.began = r.Recent()
+	l.began, l.exact = r.Recent()
 	r.Enter(l.recordOp, l.s.recorded, uint32(l.env.Tag))
 }
 
@@ -105,7 +105,7 @@ func (l *link) leaveRecord() {
 		r.Leave(&record.Event{
 			Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
 			Bytes: int64(max(bytesOf(l.send, l.sendViews), bytesOf(l.recv, l.recvViews))),
-		})
+		}, l.exact)
 	}
 }
 
@@ -174,5 +174,5 @@ func (t *timing) record(op callName, peer, tag, bytes int) {
 	s := t.c.s
 	s.job.record.Call(&record.Event{
 		Start: t.start, Op: s.job.opNumbers[op], Comm: s.recorded, Peer: int32(peer), Tag: int32(tag), Bytes: int64(bytes),
-	})
+	}, true)
 }

@@ -7,6 +7,8 @@ import "time"
 type Figures struct {
 	Rank    int           `json:"rank"`
 	Elapsed time.Duration `json:"elapsed"` // from Init to Finalize, or until now
+	// Finalized: the rank has completed Finalize.
+	Finalized bool `json:"finalized,omitempty"`
 	// Ops are the operations that the rank has called, without those that it has not called.
 	Ops []OpFigures `json:"ops,omitempty"`
 	// The messages that the rank has sent: their number and bytes, and their number by size class, from
@@ -44,7 +46,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 	t := r.Times()
 	switch now := time.Duration(monotonic()); {
 	case t.End > 0:
-		f.Elapsed = t.End
+		f.Elapsed, f.Finalized = t.End, true
 	case ended:
 		f.Elapsed = durationFrom(word(r.mem, nowAt).Load())
 	default:

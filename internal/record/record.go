@@ -244,13 +244,13 @@ func setDetail(w *atomic.Uint64, on bool) {
 // Clock returns the time since the beginning of the record.
 func (r *Recorder) Clock() time.Duration { return time.Since(r.base) }
 
-// Recent returns the time since the beginning of the record at the latest reading of the clock. With
-// detail, it reads the clock.
-func (r *Recorder) Recent() time.Duration {
+// Recent returns the time since the beginning of the record: with detail, the time now, and otherwise
+// that of the latest reading of the clock. exact says which of the two.
+func (r *Recorder) Recent() (t time.Duration, exact bool) {
 	if r.detail.Load() != 0 {
-		return r.Clock()
+		return r.Clock(), true
 	}
-	return time.Duration(r.Messages.now.Load())
+	return time.Duration(r.Messages.now.Load()), false
 }
 
 // Op returns the number of a name. It assigns a number to a new name; if the table is full, it
@@ -338,15 +338,15 @@ func entered(op Op, comm uint16, seq uint32) uint64 {
 }
 
 // Leave records the end of the collective e that Enter has recorded; otherwise it is Call.
-func (r *Recorder) Leave(e *Event) {
+func (r *Recorder) Leave(e *Event, exact bool) {
 	*plain(r.mem, leftAt) = entered(e.Op, e.Comm, uint32(e.Tag))
-	r.Call(e)
+	r.Call(e, exact)
 }
 
-// Call records a call that has ended. e.Duration and e.Seq are not used: the call has lasted from
-// e.Start until now, or no time without detail.
-func (r *Recorder) Call(e *Event) {
-	if r.detail.Load() != 0 {
+// Call records a call that has ended now. If exact is set, e.Start is the time of a reading of the clock,
+// and Call computes e.Duration. Otherwise the call has no duration.
+func (r *Recorder) Call(e *Event, exact bool) {
+	if exact {
 		e.Duration = r.Clock() - e.Start
 	}
 	r.mu.Lock()

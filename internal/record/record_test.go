@@ -37,7 +37,7 @@ func TestRecord(t *testing.T) {
 	world := r.Comm(0, "world")
 	r.Messages.Sent(world, 2, 77, 1<<33, Rendezvous, 1<<24+5)
 	r.Messages.Received(world, 0, -1, 0, Own|Collective, 3)
-	r.Call(&Event{Start: r.Clock(), Op: op, Comm: world, Peer: -1, Tag: 9, Bytes: 800})
+	r.Call(&Event{Start: r.Clock(), Op: op, Comm: world, Peer: -1, Tag: 9, Bytes: 800}, true)
 	list, lost := read(rd, true)
 	require.Zero(t, lost)
 	require.Len(t, list, 3)
@@ -149,7 +149,7 @@ func FuzzReader(f *testing.F) {
 	r, err := New(mem, 0, ranks, bits)
 	require.NoError(f, err)
 	r.Messages.Sent(r.Comm(0, "world"), 1, 2, 3, Eager, 4)
-	r.Call(&Event{Op: r.Op("Barrier", false)})
+	r.Call(&Event{Op: r.Op("Barrier", false)}, false)
 	f.Add(mem[:512], mem[opsAt:opsAt+512], mem[len(mem)-2*eventSize<<bits:], true)
 	f.Fuzz(func(t *testing.T, header, ops, rings []byte, ended bool) {
 		mem := make([]byte, Size(ranks, bits))

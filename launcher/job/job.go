@@ -42,6 +42,10 @@ type Job struct {
 	Stats    bool
 	StatsDir string
 
+	// Metrics is the address, HOST:PORT, of a server that gives the state of the job as metrics; empty:
+	// there is none. An empty host is the loopback interface.
+	Metrics string
+
 	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
 	// applied Slots to them. It is empty if the user names none. All names of this machine are one
 	// host. If that is the only host, all ranks usually run on this machine without agents.

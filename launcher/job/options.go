@@ -84,6 +84,7 @@ var options = []option{
 	{names: []string{"report"}, common: true, arg: "FILE", defaultText: "none", setting: "job.report", help: "write a report of the job, in JSON"},
 	{names: []string{"stats"}, common: true, setting: "job.stats", help: "print statistics of calls and messages at the end"},
 	{names: []string{"stats-dir"}, arg: "DIR", defaultText: "none", setting: statsDirKey, help: "write statistics and pictures of the messages to DIR"},
+	{names: []string{"metrics"}, arg: "HOST:PORT", defaultText: "none", setting: "job.metrics", help: "serve metrics of the running job, for Prometheus"},
 	{names: []string{"stacks-dir"}, arg: "DIR", defaultText: "none", setting: stacksKey, help: "write goroutine stacks to DIR/RANK.stacks; see -stacks"},
 
 	{topic: "failures", names: []string{"timeout"}, common: true, arg: "DURATION", defaultText: "never", setting: "job.timeout", help: "end the job after this time, with exit code 124"},
@@ -114,6 +115,7 @@ var options = []option{
 	{topic: "information", names: []string{"dry-run"}, common: true, help: "print the job, its placement and its settings; start nothing", set: action(DryRun)},
 	{names: []string{"stacks"}, common: true, arg: "JOB", defaultText: "none", help: "print what the ranks of a job (id or gorun's pid) do", set: jobAction(Stacks)},
 	{names: []string{"ps"}, common: true, help: "list the running jobs of this user on this host", set: action(PS)},
+	{names: []string{"top"}, common: true, arg: "JOB", defaultText: "none", help: "show what the ranks of a running job do, again and again", set: jobAction(Top)},
 	{names: []string{"stop"}, arg: "JOB", common: true, defaultText: "none", help: "end a running job, as SIGTERM to its gorun does", set: jobAction(Stop)},
 	{names: []string{"info"}, common: true, help: "print all settings; -info WORD: those with WORD in their name", set: action(Info)},
 	{names: []string{"v"}, common: true, help: "report each step of gorun and of the ranks on stderr", set: (*commandLine).setVerbose},

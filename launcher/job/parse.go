@@ -24,6 +24,7 @@ const (
 	Stacks                   // print what the ranks of a running job do: launcher.Stacks
 	PS                       // list the running jobs: launcher.PS
 	Stop                     // end a running job: launcher.Stop
+	Top                      // show what the ranks of a running job do: launcher.Top
 	Agent                    // run the ranks of this host for a gorun on another host: launcher.AgentMain
 )
 
@@ -46,7 +47,7 @@ type Options struct {
 	// cursor.
 	Words []string
 
-	// Job is for Stacks and Stop: the id of the job, or the pid of the gorun that runs it. StacksDir is
+	// Job is for Stacks, Stop and Top: the id of the job, or the pid of the gorun that runs it. StacksDir is
 	// for Stacks: the directory for files with the ranks' stacks; empty: no files.
 	Job, StacksDir string
 }
@@ -89,8 +90,8 @@ func Parse(args, environ []string) (*Job, Options, error) {
 		return nil, opts, nil
 	case Version, Completion, Man:
 		return nil, opts, nil
-	case Stacks, PS, Stop:
-		flag := map[Action]string{Stacks: "-stacks", PS: "-ps", Stop: "-stop"}[line.action]
+	case Stacks, PS, Stop, Top:
+		flag := map[Action]string{Stacks: "-stacks", PS: "-ps", Stop: "-stop", Top: "-top"}[line.action]
 		if rest := &line.segments[0]; rest.Program != "" {
 			return nil, opts, usage(flag, "expected no program, found %q", rest.Program)
 		}

@@ -74,6 +74,13 @@ var settings = []setting{
 		value: func(j *Job) string { return j.StatsDir },
 	},
 	{
+		Param: params.Param{Key: "job.metrics", Kind: params.String,
+			Help: "HOST:PORT of a server with metrics of the running job for Prometheus; empty host: loopback; empty: none"},
+		want:  wantListen,
+		apply: func(j *Job, s string) { j.Metrics = s },
+		value: func(j *Job) string { return j.Metrics },
+	},
+	{
 		Param: params.Param{Key: stacksKey, Kind: params.String,
 			Help: "directory for the stacks of all goroutines, in files RANK.stacks, when gorun reports what the ranks do; empty: none"},
 		apply: func(j *Job, s string) { j.StacksDir = s },
