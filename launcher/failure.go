@@ -431,6 +431,9 @@ func (r *run) groupEnded(m proto.Ended) {
 			v.others = r.ended() - 1
 		}
 		v.asked = v.Signal != 0 && v.Signal == r.signaled
+		if e := r.ranks[v.number].exit; e != nil && e.Last != "" && v.Signal != 0 && !v.asked {
+			v.lines = append(v.lines, "rank "+r.nameOfRank(v.number)+" last: "+e.Last)
+		}
 		if v.Reason == "" && v.Signal == 0 && lacksLibrary(r.programOf(v.number).path, v.ExitCode, v.Stderr) {
 			v.Reason = "found no " + libfabricSoname + "; " + installLibrary
 		}

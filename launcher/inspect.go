@@ -3,6 +3,7 @@ package launcher
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,6 +59,7 @@ type inspection struct {
 	// answered. Hosts that have answered have no entry.
 	silent map[int]bool
 	groups []proto.Group          // the answers of the hosts in this round; they have the numbers of ranks in the job
+	last   map[int]string         // by number of a rank in no call: what it did last, by the answers in this round
 	of     map[int]*groupAnswers  // by number of a group
 	files  map[string]*stackFiles // the files of stacks, by inspectRequest.dir; empty: no request wants stacks
 }
@@ -95,7 +97,7 @@ func (r *run) refuseInspection(q inspectRequest) {
 // stacks, if a request wants them. askHosts does not block.
 func (r *run) askHosts(a *inspection) {
 	r.inspectSeq++
-	a.n, a.rounds, a.silent, a.groups = r.inspectSeq, a.rounds+1, make(map[int]bool), nil
+	a.n, a.rounds, a.silent, a.groups, a.last = r.inspectSeq, a.rounds+1, make(map[int]bool), nil, make(map[int]string)
 	if a.rounds == 1 {
 		a.first = a.n
 	}
@@ -129,6 +131,9 @@ func (r *run) hostInspected(m proto.Inspected) {
 	}
 	delete(a.silent, m.Index)
 	a.groups = append(a.groups, m.Groups...)
+	for _, l := range m.Last {
+		a.last[l.Rank] = l.Text
+	}
 	if len(a.silent) == 0 {
 		r.endRound()
 	}
@@ -176,6 +181,7 @@ func (r *run) endRound() {
 		}
 		answer.weft = answer.weft || len(w.answers.known) > 0
 	}
+	answer.lines = append(answer.lines, r.lastLines(a.last)...)
 	for _, g := range a.groups {
 		answer.weft = answer.weft || g.State != nil || g.NoAnswer
 	}
@@ -200,6 +206,22 @@ func (r *run) endRound() {
 		}
 	}
 	r.nextInspection()
+}
+
+// maxLast is the number of ranks whose last messages and calls an answer names.
+const maxLast = 8
+
+// lastLines returns a line for each of the first ranks of last: what the rank did last.
+func (r *run) lastLines(last map[int]string) (lines []string) {
+	for i, number := range slices.Sorted(maps.Keys(last)) {
+		if i == maxLast {
+			return append(lines, fmt.Sprintf("… and what %s did last", plural(len(last)-i, "more rank")))
+		}
+		if r.valid(number) {
+			lines = append(lines, "rank "+r.nameOfRank(number)+" last: "+last[number])
+		}
+	}
+	return lines
 }
 
 // stacksWritten handles filesWritten: it answers the requests, and begins the next inspection if

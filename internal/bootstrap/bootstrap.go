@@ -56,8 +56,8 @@ type World struct {
 	// closes it.
 	Inspect *os.File
 
-	// Record is a memory file for the record of this rank (package record), which gorun reads; its
-	// rings hold 1<<RecordBits events. Record is nil if there is none. The code that opens the
+	// Record is a memory file for the records of the ranks of this host (package record), which gorun reads:
+	// one for each rank, in their order. Their rings hold 1<<RecordBits events. Record is nil if there is none. The code that opens the
 	// record closes the file.
 	Record     *os.File
 	RecordBits int

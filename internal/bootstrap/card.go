@@ -65,8 +65,8 @@ type Card struct {
 	// The number of the descriptor on which gorun asks what the rank does. It is the same in every
 	// rank, but each rank has a socket of its own. 0: gorun does not ask.
 	Inspect int `json:"inspect,omitempty"`
-	// The number of the descriptor of the memory file for a rank's record. It is the same in every
-	// rank, but each rank has a file of its own. 0: there is none. RecordBits is World.RecordBits.
+	// The number of the descriptor of the memory file for the records of the host's ranks, the same in
+	// every rank; 0: there is none. RecordBits is World.RecordBits.
 	Record     int `json:"record,omitempty"`
 	RecordBits int `json:"record_bits,omitempty"`
 	Epoch      int `json:"epoch,omitempty"` // number of restarts of the job
@@ -293,7 +293,7 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: failure reports on descriptor %d", c.Failures)
 	case c.Inspect < 0:
 		return fmt.Errorf("job card: inspection on descriptor %d", c.Inspect)
-	case c.Record < 0 || c.RecordBits < 0:
+	case c.Record < 0 || c.RecordBits < 0 || c.RecordBits > 32:
 		return fmt.Errorf("job card: record on descriptor %d, of size %d", c.Record, c.RecordBits)
 	case c.Group < 0:
 		return fmt.Errorf("job card: group %d", c.Group)

@@ -63,7 +63,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		return nil, fmt.Errorf("descriptor %d is not the channel on which gorun asks what the rank does", card.Inspect)
 	}
 	if card.Record != 0 && !memoryFile(card.Record) {
-		return nil, fmt.Errorf("descriptor %d is not the memory file for the rank's record", card.Record)
+		return nil, fmt.Errorf("descriptor %d is not the memory file for the ranks' records", card.Record)
 	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, gorun: true}
 	if err := kvs.init(ctx); err != nil {
@@ -98,7 +98,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	if card.Record != 0 {
 		unix.CloseOnExec(card.Record)
-		w.Record, w.RecordBits = os.NewFile(uintptr(card.Record), "record"), card.RecordBits
+		w.Record, w.RecordBits = os.NewFile(uintptr(card.Record), "records"), card.RecordBits
 	}
 	if listen >= 0 {
 		unix.CloseOnExec(listen)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/record"
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func (j *job) openRecord() error {
 	var err error
 	if f := w.Record; f != nil {
 		w.Record = nil
-		j.record, err = mapRecord(f, w.Rank, w.Size, w.RecordBits)
+		j.record, err = mapRecord(f, w)
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
@@ -47,18 +48,28 @@ func (j *job) openRecord() error {
 	return nil
 }
 
-// mapRecord begins the record of a rank in the memory file f. The memory stays mapped until the
-// process ends.
-func mapRecord(f *os.File, rank, ranks, bits int) (*record.Recorder, error) {
+// mapRecord begins the record of the rank of w in its part of the memory file f. The memory stays mapped
+// until the process ends.
+func mapRecord(f *os.File, w *bootstrap.World) (*record.Recorder, error) {
+	before := 0 // ranks of this host whose records come before
+	for _, host := range w.HostOf[:w.Rank] {
+		if host == w.HostOf[w.Rank] {
+			before++
+		}
+	}
+	size := record.Size(w.Size, w.RecordBits)
 	st, err := f.Stat()
+	if err == nil && st.Size() < int64(before+1)*int64(size) {
+		err = fmt.Errorf("the file has %d bytes", st.Size())
+	}
 	if err != nil {
 		return nil, err
 	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(int(f.Fd()), int64(before)*int64(size), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
-	return record.New(mem, rank, ranks, bits)
+	return record.New(mem, w.Rank, w.Size, w.RecordBits)
 }
 
 // recordMessages makes the engine record the messages of the communicator.

@@ -125,8 +125,8 @@ const (
 	// i those with 2ⁱ⁻¹ to 2ⁱ-1 bytes.
 	Classes     = 42
 	classesSize = 4096
-	peerSize    = 16 // messages and bytes sent to one rank
-	pageSize    = 4096
+	peerSize    = 16       // messages and bytes sent to one rank
+	pageSize    = 64 << 10 // a multiple of the page size of all systems
 
 	opsAt     = headerSize
 	commsAt   = opsAt + tableSize
@@ -149,11 +149,11 @@ const (
 	maxRanks = 1 << 22
 )
 
-// Size returns the size of the memory file of one rank. ranks is the number of ranks of the job,
+// Size returns the size of the record of one rank, a multiple of the page size. ranks is the number of ranks of the job,
 // and ringBits the size of each ring, such as FlightBits.
 func Size(ranks, ringBits int) int {
-	peers := (ranks*peerSize + pageSize - 1) / pageSize * pageSize
-	return peersAt + peers + 2*eventSize<<ringBits
+	n := peersAt + ranks*peerSize + 2*eventSize<<ringBits
+	return (n + pageSize - 1) / pageSize * pageSize
 }
 
 // The words of the header, by offset in bytes. The words that the rank changes often, and those that the

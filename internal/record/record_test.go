@@ -142,9 +142,34 @@ func TestDuration(t *testing.T) {
 	require.Zero(t, durationWord(-1))
 }
 
+// TestLastText: the text names the collective in which the rank is, and the latest calls and messages first.
+func TestLastText(t *testing.T) {
+	name := func(n int) string { return fmt.Sprint("rank ", n) }
+	mem := make([]byte, Size(3, testBits))
+	rd, err := NewReader(mem, 3, testBits)
+	require.NoError(t, err)
+	require.Empty(t, rd.LastText(name))
+	r, err := New(mem, 0, 3, testBits)
+	require.NoError(t, err)
+	require.Empty(t, rd.LastText(name))
+
+	world := r.Comm(0, "world")
+	barrier, send := r.Op("Barrier", false), r.Op("Send", false)
+	for i := range int32(3) {
+		r.Messages.Sent(world, 1, i, 8, Eager, 0)
+		r.Messages.Received(world, 2, i, 4, Collective|Eager, 0)
+		r.Leave(&Event{Op: barrier, Comm: world, Peer: -1, Tag: i}, false)
+	}
+	r.Messages.Received(world, 2, 9, 16, Rendezvous, 0)
+	require.Equal(t, "Barrier 2 of world; Barrier 1 of world; received 16 B from rank 2 (tag 9); sent 8 B to rank 1 (tag 2)", rd.LastText(name))
+	r.Call(&Event{Op: send, Comm: 77, Peer: 1, Tag: 3, Bytes: 5}, true)
+	r.Enter(barrier, world, 3)
+	require.Equal(t, "in Barrier 3 of world; Send (5 B, with rank 1 of a communicator); Barrier 2 of world; received 16 B from rank 2 (tag 9); sent 8 B to rank 1 (tag 2)", rd.LastText(name))
+}
+
 // FuzzReader: no content of the memory makes a reader panic or read for ever.
 func FuzzReader(f *testing.F) {
-	const ranks, bits = 2, 4
+	const ranks, bits = 2, MinBits
 	mem := make([]byte, Size(ranks, bits))
 	r, err := New(mem, 0, ranks, bits)
 	require.NoError(f, err)
@@ -177,5 +202,6 @@ func FuzzReader(f *testing.F) {
 			require.LessOrEqual(t, n, 2<<bits)
 		}
 		rd.Last(10, ended)
+		rd.LastText(func(int) string { return "rank" })
 	})
 }

@@ -75,6 +75,9 @@ func (c *Manager) recordExit(i, pid, fd int, st status) {
 	if st.signal == syscall.SIGKILL && !c.ending {
 		rk.exit.Memory = c.cfg.shared.memoryReason()
 	}
+	if st.signal != 0 {
+		rk.exit.Last = c.lastText(i)
+	}
 	if !rk.stuck {
 		rk.exit.Usage = usageOf(pid)
 	}

@@ -27,8 +27,8 @@ type Host struct {
 	readerGone [2]bool          // OutputClosed has come: [0] for stdout, [1] for stderr
 	closed     bool             // Close was called
 
-	inspection  gathering[proto.Group]    // the answers to Inspect
-	measurement gathering[record.Figures] // the answers to Measure
+	inspection  gathering[proto.Inspected] // the answers to Inspect
+	measurement gathering[record.Figures]  // the answers to Measure
 }
 
 // gathering collects the answers of the Managers to a question of gorun, which expects one answer of
@@ -176,7 +176,7 @@ func (h *Host) drop(group int) {
 	if c := h.groups[group]; c != nil {
 		delete(h.groups, group)
 		h.closing.Go(c.Close) // ends when the Manager has freed what it uses; Host.Close waits for it
-		h.inspected(h.inspection.n, group, nil)
+		h.inspected(h.inspection.n, group)
 		h.measured(h.measurement.n, group, nil)
 	}
 }
@@ -188,7 +188,7 @@ func (h *Host) emit(group int, m proto.Message) {
 	defer h.mu.Unlock()
 	switch m := m.(type) {
 	case proto.Inspected:
-		h.inspected(m.N, group, m.Groups)
+		h.inspected(m.N, group, m)
 		return
 	case proto.Measured:
 		h.measured(m.N, group, m.Figures)
@@ -208,10 +208,16 @@ func (h *Host) emit(group int, m proto.Message) {
 
 // inspected handles the answer of a Manager to Inspect. When all have answered, it emits Inspected. The
 // caller holds mu.
-func (h *Host) inspected(n, group int, groups []proto.Group) {
-	if all, ok := h.inspection.answered(n, group, groups); ok {
-		h.cfg.Emit(proto.Inspected{N: n, Index: h.cfg.Index, Groups: all})
+func (h *Host) inspected(n, group int, parts ...proto.Inspected) {
+	all, ok := h.inspection.answered(n, group, parts)
+	if !ok {
+		return
 	}
+	m := proto.Inspected{N: n, Index: h.cfg.Index}
+	for _, p := range all {
+		m.Groups, m.Last = append(m.Groups, p.Groups...), append(m.Last, p.Last...)
+	}
+	h.cfg.Emit(m)
 }
 
 // measured does the same for Measure.

@@ -184,6 +184,11 @@ func (c *Manager) inspected() {
 			m.Groups = append(m.Groups, g)
 		}
 		m.Groups[k].Ranks = append(m.Groups[k].Ranks, c.plan.Ranks[i].Rank)
+		if g.State == nil || len(g.State.Calls) == 0 {
+			if text := c.lastText(i); text != "" {
+				m.Last = append(m.Last, proto.RankText{Rank: c.plan.Ranks[i].Rank, Text: text})
+			}
+		}
 		rk.answers.state, rk.answers.asked = nil, false
 	}
 	c.cfg.Emit(m)

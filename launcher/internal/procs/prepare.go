@@ -197,8 +197,8 @@ func (c *Manager) checkFiles() error {
 	np := len(c.plan.Ranks)
 	// While the job runs, a rank needs five descriptors: its control channel, its channel for
 	// inspections, its pidfd, and two pipes. Before its start it needs five, too: both ends of the
-	// two channels, a listening socket, and the file of its record.
-	perRank := 6
+	// two channels, and a listening socket.
+	perRank := 5
 	if c.job.Stdin == stdinAll {
 		perRank += 2
 	}
@@ -337,7 +337,7 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 	if c.records, err = openRecords(np, card.Size, c.job.Detail); err != nil {
 		return ends, err
 	}
-	if c.records.file(0) != nil {
+	if c.records.file != nil {
 		card.Record, card.RecordBits = childRecord, c.records.bits
 	}
 	card.Inspect = childInspect

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/sys"
@@ -11,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// records holds the records of the ranks (package record): for each rank a memory file, which the
-// rank inherits and writes, and the Manager reads. It is empty on systems without memory files.
+// records holds the records of the ranks (package record): a memory file that all ranks of the host
+// inherit, and in which each has a part of its own, in the order of their local ranks. The ranks write
+// it, and the Manager reads it. There is none on systems without memory files.
 type records struct {
 	bits    int              // size of the rings; see record.Size
-	files   []*os.File       // by local rank; the ranks inherit them
-	mapped  [][]byte         // by local rank: the memory of the file
+	file    *os.File         // nil: there is none, or the ranks have inherited it
+	mem     []byte           // the memory of the file
 	readers []*record.Reader // by local rank
 }
 
@@ -24,50 +26,42 @@ type records struct {
 // more ranks, each has smaller rings.
 const recordsMax = 1 << 30
 
-// openRecords makes the memory files for the records of n ranks of a group that has size ranks. With
-// detail, for example for a trace, the rings are larger, and the ranks record each call.
-func openRecords(n, size int, detail bool) (r *records, err error) {
-	r = &records{bits: record.FlightBits}
+// openRecords makes the records of n ranks of a group that has size ranks. With detail, for example for
+// a trace, the rings are larger, and the ranks record each call.
+func openRecords(n, size int, detail bool) (*records, error) {
+	r := &records{bits: record.FlightBits}
 	if detail {
 		r.bits = record.TraceBits
 	}
 	for r.bits > record.MinBits && n*record.Size(size, r.bits) > recordsMax {
 		r.bits--
 	}
-	defer func() {
-		if err != nil {
-			r.close()
-			r = nil
+	part := record.Size(size, r.bits)
+	f, err := sys.MemoryFile("weft-record")
+	if errors.Is(err, sys.ErrNoMemoryFiles) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	r.file = f
+	if err = f.Truncate(int64(n * part)); err == nil {
+		// No rank must be able to shorten the file, because this process reads it.
+		err = sys.AddSeals(int(f.Fd()), sys.SealShrink|sys.SealGrow|sys.SealSeal)
+	}
+	if err == nil {
+		r.mem, err = unix.Mmap(int(f.Fd()), 0, n*part, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	for i := 0; i < n && err == nil; i++ {
+		var rd *record.Reader
+		if rd, err = record.NewReader(r.mem[i*part:][:part:part], size, r.bits); err == nil {
+			rd.SetDetail(detail)
+			r.readers = append(r.readers, rd)
 		}
-	}()
-	for range n {
-		f, err := sys.MemoryFile("weft-record")
-		if errors.Is(err, sys.ErrNoMemoryFiles) {
-			return r, nil
-		}
-		if err != nil {
-			return r, fmt.Errorf("record: %w", err)
-		}
-		r.files = append(r.files, f)
-		bytes := record.Size(size, r.bits)
-		if err := f.Truncate(int64(bytes)); err != nil {
-			return r, fmt.Errorf("record: %w", err)
-		}
-		// The rank must not be able to shorten the file, because this process reads it.
-		if err := sys.AddSeals(int(f.Fd()), sys.SealShrink|sys.SealGrow|sys.SealSeal); err != nil {
-			return r, fmt.Errorf("record: seal: %w", err)
-		}
-		mem, err := unix.Mmap(int(f.Fd()), 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			return r, fmt.Errorf("record: mmap: %w", err)
-		}
-		r.mapped = append(r.mapped, mem)
-		rd, err := record.NewReader(mem, size, r.bits)
-		if err != nil {
-			return r, err
-		}
-		rd.SetDetail(detail)
-		r.readers = append(r.readers, rd)
+	}
+	if err != nil {
+		r.close()
+		return nil, fmt.Errorf("record: %w", err)
 	}
 	return r, nil
 }
@@ -95,19 +89,19 @@ func (c *Manager) figures(peers bool) (list []record.Figures) {
 	return list
 }
 
-// file returns the file that local rank i inherits; nil: there is none.
-func (r *records) file(i int) *os.File {
-	if r == nil || i >= len(r.files) {
-		return nil
+// lastText returns what local rank i did last, in words; "": that is not known.
+func (c *Manager) lastText(i int) string {
+	if c.records == nil || i >= len(c.records.readers) {
+		return ""
 	}
-	return r.files[i]
+	return c.records.readers[i].LastText(func(peer int) string { return "rank " + strconv.Itoa(peer) })
 }
 
-// inherited closes the files, which the ranks have inherited. The memory stays mapped.
+// inherited closes the file, which the ranks have inherited. The memory stays mapped.
 func (r *records) inherited() {
 	if r != nil {
-		closeFiles(r.files...)
-		r.files = nil
+		closeFiles(r.file)
+		r.file = nil
 	}
 }
 
@@ -117,8 +111,8 @@ func (r *records) close() {
 		return
 	}
 	r.inherited()
-	for _, mem := range r.mapped {
-		_ = unix.Munmap(mem)
+	if r.mem != nil {
+		_ = unix.Munmap(r.mem)
 	}
-	r.mapped, r.readers = nil, nil
+	r.mem, r.readers = nil, nil
 }

@@ -153,8 +153,8 @@ func (c *Manager) fork(i int, ends childEnds) error {
 	if listens {
 		files[childListen] = uintptr(c.ports.fds[i])
 	}
-	if f := c.records.file(i); f != nil {
-		files[childRecord] = f.Fd()
+	if c.records != nil && c.records.file != nil {
+		files[childRecord] = c.records.file.Fd()
 	}
 	if len(ends.notify) > 0 {
 		files[childNotify] = uintptr(ends.notify[i])

@@ -459,6 +459,15 @@ type Inspected struct {
 	N      int     `json:"n"`                // Inspect.N
 	Index  int     `json:"index"`            // index of the host
 	Groups []Group `json:"groups,omitempty"` // empty: no rank of the host runs
+	// Last says what ranks did last that are in no call of package comm, or that have not answered, as far
+	// as their records show it.
+	Last []RankText `json:"last,omitempty"`
+}
+
+// RankText is a line of text about a rank.
+type RankText struct {
+	Rank int    `json:"rank"`
+	Text string `json:"text"`
 }
 
 // Group is a set of ranks of a host that do the same. Exactly one of State and Process is set.
@@ -585,6 +594,10 @@ type Exit struct {
 	// Stuck says that the process has not ended after SIGKILL, probably because it waits in the
 	// kernel. The host no longer waits for it.
 	Stuck bool `json:"stuck,omitempty"`
+
+	// Last says what a rank that a signal has ended did last, as far as its record shows it; "": not
+	// known.
+	Last string `json:"last,omitempty"`
 
 	Usage *Usage `json:"usage,omitempty"` // nil: not known
 	// Account is what the rank has reported in Finalize about its messages; nil: not known.

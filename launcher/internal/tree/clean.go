@@ -69,6 +69,9 @@ func clean(msg proto.Message) proto.Message {
 			m.Groups[i].Process = oneLine(m.Groups[i].Process)
 			cleanState(m.Groups[i].State)
 		}
+		for i := range m.Last {
+			m.Last[i].Text = oneLine(m.Last[i].Text)
+		}
 		return m
 	case proto.Measured:
 		cleanFigures(m.Figures)
@@ -115,6 +118,7 @@ func cleanErrors(list []proto.HostError) {
 
 func cleanExit(e *proto.Exit) {
 	e.Code, e.Signal = min(max(e.Code, 0), maxCode), min(max(e.Signal, 0), maxSignal)
+	e.Last = oneLine(e.Last)
 	if a := e.Account; a != nil && !a.Valid() {
 		e.Account = nil
 	}

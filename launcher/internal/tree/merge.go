@@ -433,6 +433,9 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Data) <= wire.InspectMaxStacks, stageStarted
 	case proto.Inspected:
 		ok, at = m.has(msg.Index, 1) && n.hasGroups(m, msg.Groups), stageStarted
+		for _, l := range msg.Last {
+			ok = ok && n.rankOf(l.Rank) == m
+		}
 	case proto.Measured:
 		ok, at = m.has(msg.Index, 1), stageStarted
 		for i := range msg.Figures {
