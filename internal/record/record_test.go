@@ -157,7 +157,7 @@ func TestLastText(t *testing.T) {
 	barrier, send := r.Op("Barrier", false), r.Op("Send", false)
 	for i := range int32(3) {
 		r.Messages.Sent(world, 1, i, 8, Eager, 0)
-		r.Messages.Received(world, 2, i, 4, Collective|Eager, 0)
+		r.Messages.Received(world, 2, i, 4, Collective, 0)
 		r.Leave(&Event{Op: barrier, Comm: world, Peer: -1, Tag: i}, false)
 	}
 	r.Messages.Received(world, 2, 9, 16, Rendezvous, 0)
