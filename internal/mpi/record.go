@@ -93,7 +93,7 @@ func (s *state) unrecordMessages() {
 // Hot path: no allocation, no lock.
 func (l *link) enterRecord() {
 	r := l.s.job.record
-	if r == nil {
+	if r == nil || l.s.hidden.Load() {
 		return
 	}
 	if l.recordName != l.name {
@@ -112,7 +112,7 @@ func inBackground(name string) bool {
 //
 // Hot path: no allocation.
 func (l *link) leaveRecord() {
-	if r := l.s.job.record; r != nil {
+	if r := l.s.job.record; r != nil && !l.s.hidden.Load() {
 		r.Leave(&record.Event{
 			Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
 			Bytes: int64(max(bytesOf(l.send, l.sendViews), bytesOf(l.recv, l.recvViews))),
@@ -143,7 +143,7 @@ type timing struct {
 //
 // Hot path: no allocation, no lock.
 func (c *Comm) timing() (t timing) {
-	if c != nil && c.s != nil && c.s.job.record.Detail() {
+	if c != nil && c.s != nil && c.s.job.record.Detail() && !c.s.hidden.Load() {
 		t = c.startTiming()
 	}
 	return t
@@ -185,5 +185,31 @@ func (t *timing) record(op callName, peer, tag, bytes int) {
 	s := t.c.s
 	s.job.record.Call(&record.Event{
 		Start: t.start, Op: s.job.opNumbers[op], Comm: s.recorded, Peer: int32(peer), Tag: int32(tag), Bytes: int64(bytes),
+	}, true)
+}
+
+// HideCalls makes the record leave out the calls of the communicator, because they are parts of calls
+// of another package, which record themselves by StartCall.
+func (c *Comm) HideCalls() { c.s.hidden.Store(true) }
+
+// StartCall begins to time a call of another package whose ranks are those of c. EndCall records it.
+func (c *Comm) StartCall() CallTiming {
+	if c == nil || c.s == nil || !c.s.job.record.Detail() {
+		return CallTiming{}
+	}
+	return CallTiming{c.startTiming()}
+}
+
+// CallTiming is the time of a call of another package. The zero CallTiming records nothing.
+type CallTiming struct{ t timing }
+
+// EndCall records the call, which has just ended. bytes is the size of its data.
+func (x *CallTiming) EndCall(name string, bytes int) {
+	if x.t.c == nil {
+		return
+	}
+	s := x.t.c.s
+	s.job.record.Call(&record.Event{
+		Start: x.t.start, Op: s.job.record.Op(name, false), Comm: s.recorded, Peer: noRank, Tag: noRank, Bytes: int64(bytes),
 	}, true)
 }

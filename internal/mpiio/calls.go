@@ -78,7 +78,9 @@ func (v *View) Do(c Call, b elem.Buffer) (int, error) {
 	if err != nil {
 		return 0, v.f.fail(c.Name, mpi.Undefined, err)
 	}
+	t := v.f.c.StartCall()
 	n, err := v.independent(c, i, &m)
+	t.EndCall(c.Name, n*v.typ.Size)
 	v.settle(c, i, m.count, int64(n))
 	return n, err
 }
@@ -140,7 +142,9 @@ func (v *View) DoAll(c Call, b elem.Buffer) (int, error) {
 	}
 	i, count, err := v.prepareAll(c, b)
 	moved := err == nil
+	t := v.f.c.StartCall()
 	n, err := v.f.collective(c.Name, func() (int, error) { return v.ordered(c, i, b, err) })
+	t.EndCall(c.Name, n*v.typ.Size)
 	if moved {
 		v.settle(c, i, count, int64(n))
 	}

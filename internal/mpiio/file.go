@@ -202,6 +202,7 @@ func Open(c *mpi.Comm, name string, flag int, perm fs.FileMode, list []Hint) (*F
 	if err != nil {
 		return nil, (&File{name: name}).fail(op, mpi.Undefined, err)
 	}
+	own.HideCalls()
 	f := &File{c: own, of: c, name: name, flag: flag, hints: defaultHints(), hosts: own.Hosts(), leaders: own.HostLeaders()}
 	err = f.open(op, perm, list)
 	if err == nil {

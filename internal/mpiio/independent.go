@@ -236,6 +236,8 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 		return 0, f.fail("File.ReadAt", mpi.Undefined, err)
 	}
 	defer f.running.Done()
+	t := f.c.StartCall()
+	defer func() { t.EndCall("File.ReadAt", n) }()
 	get := func() error {
 		n, err = f.f.ReadAt(p, off)
 		return nil
@@ -261,6 +263,8 @@ func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 		return 0, f.fail("File.WriteAt", mpi.Undefined, err)
 	}
 	defer f.running.Done()
+	t := f.c.StartCall()
+	defer func() { t.EndCall("File.WriteAt", n) }()
 	put := func() error {
 		n, err = f.f.WriteAt(p, off)
 		return err
