@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages that tests need: MPICH and Open MPI, whose launchers and
 # programs weft is tested with, libfabric, a C compiler, the shells in which gorun completes
-# command lines, and the programs with which internal/testbed makes hosts, including Slurm. If
+# command lines, a debugger, and the programs with which internal/testbed makes hosts, including Slurm. If
 # it cannot install a package, it prints what is missing. Then the tests that need the package
 # fail, and without libfabric the tests of that transport are not built. Each argument
 # PROGRAM=PACKAGE adds a program to install and the Debian package that contains it.
@@ -24,6 +24,8 @@ declare -A package=(
 	[srun]=slurm-wlm
 	[slurmd]=slurm-wlm
 	[slurmctld]=slurm-wlm
+	[gdb]=gdb
+	[gdbserver]=gdbserver
 	[zsh]=zsh
 	[fish]=fish
 )

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -31,4 +37,40 @@ func TestWrapOfWeft(t *testing.T) {
 	code, out, errs := gorun(t, "-np", "3", "-wrap", "nice -n 1", "../../examples/allreduce", "-n", "100")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "correct")
+}
+
+// TestDebug: with -debug, gdb must find the rank stopped at its start, and continue it to the end of the
+// job.
+func TestDebug(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "allreduce")
+	out, err := exec.Command("go", "build", "-o", program, "../../examples/allreduce").CombinedOutput()
+	require.NoError(t, err, string(out))
+	cmd := exec.Command(os.Args[0], "-np", "2", "-debug", "1:gdb", program, "-n", "100")
+	cmd.Env = append(os.Environ(), asGorun+"=1")
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	var stdout strings.Builder
+	cmd.Stdout = &stdout
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // for a test that fails before the job has ended
+	port := ""
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		if _, after, ok := strings.Cut(lines.Text(), "Listening on port "); ok {
+			port = after
+			go func() { // ends with gorun's stderr
+				for lines.Scan() {
+				}
+			}()
+			break
+		}
+	}
+	require.NotEmpty(t, port)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	said, err := exec.CommandContext(ctx, "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-load off",
+		"-ex", "target remote 127.0.0.1:"+port, "-ex", "info threads", "-ex", "continue", program).CombinedOutput()
+	require.NoError(t, err, string(said))
+	require.Contains(t, string(said), "exited normally")
+	require.NoError(t, cmd.Wait())
+	require.Contains(t, stdout.String(), "correct")
 }

@@ -65,6 +65,7 @@ var options = []option{
 	{names: []string{"x"}, common: true, arg: "VAR[=VALUE]", defaultText: "none", segment: true, help: "set or export a variable for the ranks; repeatable", set: (*commandLine).setEnv},
 	{names: []string{"wdir"}, common: true, arg: "DIR", defaultText: "gorun's", segment: true, help: "working directory of the ranks", set: (*commandLine).setWdir},
 	{names: []string{"wrap"}, arg: "[RANKS:]COMMAND", defaultText: "none", setting: wrapKey, help: "start programs by a tool, such as 0:perf record -o perf.%r"},
+	{names: []string{"debug"}, arg: "[RANKS:]dlv|gdb", defaultText: "none", help: "start programs by a debugger that waits for a client", set: (*commandLine).setDebug},
 	{names: []string{"name"}, arg: "NAME", defaultText: "the program's", setting: "job.name", help: "name of the job in the report"},
 
 	{topic: "hosts", names: []string{"host", "H"}, common: true, arg: "HOST[:SLOTS],…", defaultText: "this machine", help: "hosts, such as node1,node[2-4]:8; repeatable", set: (*commandLine).setHosts},

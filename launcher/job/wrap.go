@@ -9,7 +9,8 @@ import (
 // Wrapper is a command, such as a debugger or a profiler, that is started in place of the programs of
 // some ranks. The program and its arguments follow as arguments of the command.
 type Wrapper struct {
-	// Argv is the command. In each word %r stands for the rank, %h for its host and %% for %.
+	// Argv is the command. In each word %r stands for the rank, %h for its host, %p for the path of the
+	// program and %% for %. If no word has %p, the path follows the command.
 	Argv  []string
 	Ranks []RankRange // ascending; empty: all ranks
 }
@@ -48,8 +49,30 @@ func ParseWrapper(text string) (w *Wrapper, ok bool) {
 	return w, err == nil && len(w.Argv) > 0 && w.Argv[0] != ""
 }
 
-// Of returns the command for a rank on a host, or nil if the rank starts its program itself.
-func (w *Wrapper) Of(rank int, host string) (argv []string) {
+// debuggers are the commands of -debug, by name. Each waits for a client on a port of the loopback
+// interface, which it prints.
+var debuggers = map[string]string{
+	"dlv": "dlv exec --headless --accept-multiclient --api-version=2 --listen=127.0.0.1:0 %p --",
+	"gdb": "gdbserver --once 127.0.0.1:0",
+}
+
+// setDebug handles -debug, which stands for a -wrap with a debugger.
+func (c *commandLine) setDebug(text string) string {
+	at := len(wrapRanks.FindString(text))
+	command, ok := debuggers[text[at:]]
+	if ok {
+		_, ok = ParseWrapper(text[:at] + command)
+	}
+	if !ok {
+		return "expected dlv, gdb, or RANKS and one of them, such as 0,3-5:dlv, found " + quote(text)
+	}
+	c.settings = append(c.settings, flagText{keyText{wrapKey, text[:at] + command}, "-debug"})
+	return ""
+}
+
+// Of returns the command for a rank on a host, with the path of the rank's program, or nil if the rank
+// starts its program itself. The arguments of the program follow the command.
+func (w *Wrapper) Of(rank int, host, program string) (argv []string) {
 	if w == nil {
 		return nil
 	}
@@ -60,9 +83,16 @@ func (w *Wrapper) Of(rank int, host string) (argv []string) {
 	if !wrapped {
 		return nil
 	}
-	replace := strings.NewReplacer("%%", "%", "%r", strconv.Itoa(rank), "%h", host)
+	replace := strings.NewReplacer("%%", "%", "%r", strconv.Itoa(rank), "%h", host, "%p", program)
+	named := strings.NewReplacer("%%", "")
 	for _, a := range w.Argv {
 		argv = append(argv, replace.Replace(a))
+		if strings.Contains(named.Replace(a), "%p") {
+			program = ""
+		}
+	}
+	if program != "" {
+		argv = append(argv, program)
 	}
 	return argv
 }

@@ -29,10 +29,27 @@ func TestParseWrapperper(t *testing.T) {
 func TestWrapOf(t *testing.T) {
 	w, ok := ParseWrapper("1,3-4:perf -o p.%r.%h.%% %%r")
 	require.True(t, ok)
-	require.Nil(t, w.Of(0, "a"))
-	require.Nil(t, w.Of(2, "a"))
-	require.Nil(t, w.Of(5, "a"))
-	require.Equal(t, []string{"perf", "-o", "p.1.a.%", "%r"}, w.Of(1, "a"))
-	require.NotNil(t, w.Of(4, "a"))
-	require.Nil(t, (*Wrapper)(nil).Of(0, "a"))
+	require.Nil(t, w.Of(0, "a", "/x"))
+	require.Nil(t, w.Of(2, "a", "/x"))
+	require.Nil(t, w.Of(5, "a", "/x"))
+	require.Equal(t, []string{"perf", "-o", "p.1.a.%", "%r", "/x"}, w.Of(1, "a", "/x"))
+	require.NotNil(t, w.Of(4, "a", "/x"))
+	require.Nil(t, (*Wrapper)(nil).Of(0, "a", "/x"))
+
+	w, ok = ParseWrapper("dlv exec %p -- %%p")
+	require.True(t, ok)
+	require.Equal(t, []string{"dlv", "exec", "/x", "--", "%p"}, w.Of(0, "a", "/x"))
+	w, ok = ParseWrapper("echo %%p")
+	require.True(t, ok)
+	require.Equal(t, []string{"echo", "%p", "/x"}, w.Of(0, "a", "/x"))
+}
+
+// TestDebug: -debug must be a -wrap with the debugger, for the ranks that it names.
+func TestDebug(t *testing.T) {
+	require.Equal(t, debuggers["dlv"], parse(t, nil, "-debug", "dlv", "x").Wrap)
+	require.Equal(t, "0,3-5:"+debuggers["gdb"], parse(t, nil, "-debug", "0,3-5:gdb", "x").Wrap)
+	for _, text := range []string{"", "lldb", "0:", "2-1:dlv", "0:dlv exec"} {
+		_, _, err := Parse([]string{"-debug", text, "x"}, nil)
+		require.ErrorContains(t, err, "-debug: expected dlv, gdb, or RANKS", text)
+	}
 }

@@ -173,7 +173,7 @@ func (c *Manager) checkWrap() error {
 	}
 	c.wrap = wrap
 	for i := range c.plan.Ranks {
-		argv := wrap.Of(c.rankOf(i), c.cfg.Host)
+		argv := wrap.Of(c.rankOf(i), c.cfg.Host, "")
 		if argv == nil {
 			continue
 		}

@@ -160,8 +160,8 @@ func (c *Manager) fork(i int, ends childEnds) error {
 		files[childNotify] = uintptr(ends.notify[i])
 	}
 	name, path, argv := c.job.Apps[rk.app].Name, c.apps[rk.app].path, c.job.Apps[rk.app].Argv
-	if w := c.wrap.Of(c.rankOf(i), c.cfg.Host); w != nil {
-		argv = slices.Concat(w, []string{path}, argv[1:])
+	if w := c.wrap.Of(c.rankOf(i), c.cfg.Host, path); w != nil {
+		argv = slices.Concat(w, argv[1:])
 		name = w[0]
 		if path, err = exec.LookPath(name); err != nil {
 			path = name // the error is that of the start
