@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,35 @@ func TestOutputTagsAndFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, string(text))
 	}
+}
+
+// TestTee: with Tee, the output goes to the files and, with tags, also to stdout and stderr. The names of
+// the files have leading zeros. Lines that are longer than one read, and lines without an end, are complete
+// in both.
+func TestTee(t *testing.T) {
+	const size = 200_000
+	script := fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo; echo err >&2; printf last`, size)
+	j := testJob(11, "-c", script)
+	j.Apps[0].Program = "sh"
+	j.TagOutput, j.Tee, j.OutputDir = true, true, t.TempDir()
+	res, out, stderr := runJob(t, j)
+	require.Zero(t, res.ExitCode)
+	long := strings.Repeat("x", size)
+	var wantOut, wantErr []string
+	for r := range 11 {
+		wantOut = append(wantOut, fmt.Sprintf("[%d] %s", r, long), fmt.Sprintf("[%d] last", r))
+		wantErr = append(wantErr, fmt.Sprintf("[%d]<stderr> err", r))
+		text, err := os.ReadFile(filepath.Join(j.OutputDir, fmt.Sprintf("%02d.out", r)))
+		require.NoError(t, err)
+		require.True(t, string(text) == long+"\nlast", "%d bytes", len(text))
+		text, err = os.ReadFile(filepath.Join(j.OutputDir, fmt.Sprintf("%02d.err", r)))
+		require.NoError(t, err)
+		require.Equal(t, "err\n", string(text))
+	}
+	slices.Sort(wantErr)
+	slices.Sort(wantOut)
+	require.Equal(t, wantErr, sortedLines(stderr))
+	require.True(t, slices.Equal(wantOut, sortedLines(out)), "%d bytes", len(out))
 }
 
 func TestOutputOfOneRankIsPassedOnByteForByte(t *testing.T) {

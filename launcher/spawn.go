@@ -258,7 +258,7 @@ func (r *run) programsLocated(l located) {
 		return
 	}
 	// The goroutine ends when the files are made; [run.close] waits for it.
-	r.background.Go(func() { r.mail.post(outputReady{g, emptyFiles(r.out.dir, g.id, g.size)}) })
+	r.background.Go(func() { r.mail.post(outputReady{g, r.out.emptyFiles(g.id, g.size)}) })
 }
 
 // outputReady is a message to [run.control]: the files for the output of a group's ranks are made,

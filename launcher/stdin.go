@@ -112,7 +112,7 @@ func (s *stdin) close() {
 // readyIO may set m.Stdin to none.
 func (r *run) readyIO(m *proto.Prepare) error {
 	if m.PerRank && r.epoch == 0 { // a restarted job appends to the files of its first run
-		if err := r.interruptible(func() error { return emptyFiles(r.out.dir, 0, r.size) }); err != nil {
+		if err := r.interruptible(func() error { return r.out.emptyFiles(0, r.size) }); err != nil {
 			return err
 		}
 	}

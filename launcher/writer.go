@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +35,9 @@ type writer struct {
 	// dir is the directory for the files with the ranks' output. It is set before the first output
 	// arrives. If it is "", output goes to sinks.
 	dir string
+	// digits has, by number of a group, the number of digits of its largest rank, for the names of files.
+	// emptyFiles sets it before the first output of the group arrives.
+	digits sync.Map
 	// fileErrs has, by name of a rank's file, the first error. After it, [writer.loop] writes
 	// nothing to the file. Other goroutines may read fileErrs when loop has ended.
 	fileErrs map[string]error
@@ -343,7 +348,7 @@ func (w *writer) writePiece(p *piece) error {
 // toFile appends a piece to the file of its rank. It opens and closes the file each time, because a
 // job may have more ranks than a process may have open files.
 func (w *writer) toFile(p *piece) (err error) {
-	name := outputFile(w.dir, p.Group, p.Stream, p.Stderr)
+	name := w.outputFile(p.Group, p.Stream, p.Stderr)
 	if err := w.fileErrs[name]; err != nil {
 		return err
 	}
@@ -397,12 +402,13 @@ func (w *writer) lostOutput() error {
 	return w.fileErrs[slices.Min(slices.Collect(maps.Keys(w.fileErrs)))]
 }
 
-// emptyFiles makes, in the directory dir, empty files for stdout and stderr of ranks 0 to n-1 of a
+// emptyFiles makes, in the directory for files, empty ones for stdout and stderr of ranks 0 to n-1 of a
 // group. It truncates existing files.
-func emptyFiles(dir string, group, n int) error {
+func (w *writer) emptyFiles(group, n int) error {
+	w.digits.Store(group, len(strconv.Itoa(n-1)))
 	for rank := range n {
 		for _, stderr := range []bool{false, true} {
-			f, err := os.Create(outputFile(dir, group, rank, stderr))
+			f, err := os.Create(w.outputFile(group, rank, stderr))
 			if err == nil {
 				err = f.Close()
 			}
@@ -414,11 +420,20 @@ func emptyFiles(dir string, group, n int) error {
 	return nil
 }
 
-// outputFile returns the name of the file for a rank's stdout or, if stderr is set, its stderr.
-func outputFile(dir string, group, rank int, stderr bool) string {
+// outputFile returns the name of the file for a rank's stdout or, if stderr is set, its stderr. The names
+// of all ranks of a group have the same length, so that their order is that of the ranks.
+func (w *writer) outputFile(group, rank int, stderr bool) string {
 	ext := ".out"
 	if stderr {
 		ext = ".err"
 	}
-	return filepath.Join(dir, proto.RankName(group, rank)+ext)
+	name, digits := strconv.Itoa(rank), 0
+	if d, ok := w.digits.Load(group); ok {
+		digits = d.(int) //nolint:forcetypeassert // emptyFiles stores ints
+	}
+	name = strings.Repeat("0", max(digits-len(name), 0)) + name
+	if group > 0 {
+		name = strconv.Itoa(group) + "." + name
+	}
+	return filepath.Join(w.dir, name+ext)
 }

@@ -36,6 +36,9 @@ func (j *Job) check(line *commandLine, file *jobFile) error {
 			return wrong("launcher.stage_files", "expected files, found "+found(name, err))
 		}
 	}
+	if j.Tee && j.OutputDir == "" {
+		return wrong("job.tee", "expected -output (job.output) with it, found none")
+	}
 	switch {
 	case j.Report == "":
 	case isDir(j.Report):

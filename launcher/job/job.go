@@ -30,8 +30,10 @@ type Job struct {
 	// with [3]<stderr>. If the job uses another host, that is [3@HOST] and [3@HOST]<stderr>.
 	TagOutput bool
 	// OutputDir is the directory for the ranks' output, in files RANK.out and RANK.err. If it is
-	// empty, output goes to Stdio.
+	// empty, output goes to Stdio. With Tee it goes to both. RANK has leading zeros, so that all names
+	// have the same length.
 	OutputDir string
+	Tee       bool
 	// StacksDir is the directory for the stacks of the ranks' goroutines, in files RANK.stacks. The
 	// launcher writes them when it reports what the ranks do. If StacksDir is empty, the launcher
 	// writes no stacks, except at SIGQUIT to a temporary directory.

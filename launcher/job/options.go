@@ -82,6 +82,7 @@ var options = []option{
 	{topic: "output", names: []string{"stdin"}, arg: "rank0|all|none", setting: "job.stdin"},
 	{names: []string{"tag-output"}, common: true, setting: "job.tag_output"},
 	{names: []string{"output"}, common: true, arg: "DIR", defaultText: "the terminal", setting: "job.output", help: "write output to DIR/RANK.out and DIR/RANK.err"},
+	{names: []string{"tee"}, setting: "job.tee", help: "with -output, write output also to the terminal"},
 	{names: []string{"report"}, common: true, arg: "FILE", defaultText: "none", setting: "job.report", help: "write a report of the job, in JSON"},
 	{names: []string{"stats"}, common: true, setting: "job.stats", help: "print statistics of calls and messages at the end"},
 	{names: []string{"stats-dir"}, arg: "DIR", defaultText: "none", setting: statsDirKey, help: "write statistics and pictures of the messages to DIR"},

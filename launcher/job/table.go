@@ -56,6 +56,11 @@ var settings = []setting{
 		value: func(j *Job) string { return j.OutputDir },
 	},
 	{
+		Param: params.Param{Key: "job.tee", Kind: params.Bool, Default: "false", Help: "with job.output, write the ranks' output also to the terminal"},
+		apply: func(j *Job, s string) { j.Tee = params.IsTrue(s) },
+		value: func(j *Job) string { return strconv.FormatBool(j.Tee) },
+	},
+	{
 		Param: params.Param{Key: "job.report", Kind: params.String,
 			Help: "file for a report of the job, in JSON; empty: none"},
 		want:  wantReport,

@@ -25,7 +25,8 @@ import (
 // for example. If the unfinished line of a stream is longer than lineLimit, it is passed on in
 // parts. Until that line ends, the goroutine reads no other stream, unless no bytes of the line
 // come for stallLimit or the line takes longer than holdLimit. With Prepare.PerRank each stream has
-// a sink of its own, which gets the bytes as they come, without tags.
+// a sink of its own for its file, which gets the bytes as they come, without tags. The lines then go to
+// stdout and stderr only with Prepare.Tee.
 //
 // Except for such a long line, and for a line that a stream does not finish before its end, only
 // whole lines are passed on. But a prompt is a line that does not end. So if a line does not end
@@ -44,11 +45,10 @@ const (
 
 // output passes on what the ranks of this host write. loop is its goroutine.
 type output struct {
-	poller  *sys.Poller
-	wake    *sys.Waker               // wakes loop; nil: loop has ended
-	pass    func(proto.Output) error // Config.Output
-	tags    []string                 // prefix of lines, by stream; nil: no prefixes
-	perRank bool
+	poller *sys.Poller
+	wake   *sys.Waker               // wakes loop; nil: loop has ended
+	pass   func(proto.Output) error // Config.Output
+	tags   []string                 // prefix of lines, by stream; nil: no prefixes
 
 	// mu guards closed and finished, the fd of a stream until loop has its first event, and poller
 	// and wake when loop ends.
@@ -58,7 +58,8 @@ type output struct {
 
 	streams []stream // stdout of local rank 0, its stderr, stdout of rank 1, …
 
-	sinks []*sink // one for each stream; or one for stdout and one for stderr; or one for both
+	files []*sink // by stream: the sink of its file; nil: the output does not go to files
+	sinks []*sink // one for stdout and one for stderr, or one for both; nil: the output goes only to files
 	buf   []byte
 	done  chan struct{} // closed when loop has ended, or will not run
 
@@ -89,22 +90,23 @@ type sink struct {
 
 func newOutput(c *Manager) (*output, error) {
 	np := len(c.plan.Ranks)
-	o := &output{pass: c.cfg.Output, perRank: c.job.PerRank,
+	merged := !c.job.PerRank || c.job.Tee
+	o := &output{pass: c.cfg.Output,
 		streams: make([]stream, 2*np), buf: make([]byte, readBytes), done: make(chan struct{})}
 	for s := range o.streams {
 		o.streams[s].fd = -1
-		if c.job.Tag && !o.perRank {
+		if c.job.Tag && merged {
 			o.tags = append(o.tags, c.tagOf(s))
 		}
 		terminal := []bool{c.job.OutTerm, c.job.ErrTerm}[s%2]
 		if c.job.Card.Group == 0 && (c.job.Card.Size == 1 || c.rankOf(s/2) == 0 && terminal) {
 			o.prompts = append(o.prompts, s)
 		}
-		if o.perRank {
-			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stderr: s%2 == 1, Stream: c.rankOf(s / 2)}})
+		if c.job.PerRank {
+			o.files = append(o.files, &sink{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stderr: s%2 == 1, Stream: c.rankOf(s / 2)}})
 		}
 	}
-	if !o.perRank {
+	if merged {
 		o.sinks = []*sink{{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stream: proto.Merged}}}
 		if !c.job.OneSink {
 			o.sinks = append(o.sinks, &sink{to: proto.Output{Index: c.cfg.Index, Group: c.job.Card.Group, Stream: proto.Merged, Stderr: true}})
@@ -131,12 +133,12 @@ func (c *Manager) tagOf(s int) string {
 	return tag + " "
 }
 
-// sink returns the sink of a stream.
+// sink returns the sink of a stream: that of its lines or, if there is none, that of its file.
 func (o *output) sink(s int) *sink {
-	switch {
-	case o.perRank:
-		return o.sinks[s]
-	case len(o.sinks) == 1:
+	switch len(o.sinks) {
+	case 0:
+		return o.files[s]
+	case 1:
 		return o.sinks[0]
 	}
 	return o.sinks[s%2]
@@ -273,7 +275,7 @@ func (o *output) closeBroken() (last bool) {
 		return o.finished
 	}
 	o.seenClosed = o.closed
-	for _, k := range o.sinks {
+	for _, k := range slices.Concat(o.sinks, o.files) {
 		if k.err == nil && (k.to.Stderr && o.closed[1] || !k.to.Stderr && o.closed[0]) {
 			k.err = unix.EPIPE
 		}
@@ -310,9 +312,11 @@ func (o *output) drain() {
 	}
 }
 
-// take reads once from a stream. While draining, it reads at most what drain has counted. The
-// result is valid until the next call of take.
-func (o *output) take(st *stream) ([]byte, error) {
+// take reads once from a stream, and passes the bytes on to the stream's file, if there is one. While
+// draining, it reads at most what drain has counted. The result is valid until the next call of
+// take.
+func (o *output) take(s int) ([]byte, error) {
+	st := &o.streams[s]
 	buf := o.buf
 	if o.draining {
 		buf = buf[:min(len(buf), st.left)]
@@ -322,6 +326,14 @@ func (o *output) take(st *stream) ([]byte, error) {
 		return nil, err
 	}
 	st.left -= n
+	if s%2 == 1 {
+		st.tail = keepTail(st.tail, buf[:n])
+	}
+	if o.files != nil && n > 0 {
+		f := o.files[s]
+		f.buf = append(f.buf, buf[:n]...)
+		o.send(f)
+	}
 	return buf[:n], nil
 }
 
@@ -353,7 +365,7 @@ func (o *output) read(s int) {
 		o.end(s) // the rank's next write fails with EPIPE, as it would without gorun
 		return
 	}
-	data, err := o.take(st)
+	data, err := o.take(s)
 	switch {
 	case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 		return
@@ -361,15 +373,10 @@ func (o *output) read(s int) {
 		o.end(s)
 		return
 	}
-	if s%2 == 1 {
-		st.tail = keepTail(st.tail, data)
-	}
-	k := o.sink(s)
-	if o.perRank { // no other stream writes to this sink
-		k.buf = append(k.buf, data...)
-		o.send(k)
+	if o.sinks == nil {
 		return
 	}
+	k := o.sink(s)
 	if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
 		o.lines(k, s, data[:i+1])
 		data = data[i+1:]
@@ -439,12 +446,9 @@ func (o *output) hold(k *sink, s int) {
 		if err != nil || n == 0 {
 			return
 		}
-		data, err := o.take(st)
+		data, err := o.take(s)
 		if err != nil || len(data) == 0 {
 			return // the next call of read handles the error or the end
-		}
-		if s%2 == 1 {
-			st.tail = keepTail(st.tail, data)
 		}
 		if i := bytes.LastIndexByte(data, '\n'); i >= 0 {
 			o.lines(k, s, data[:i+1])
@@ -475,9 +479,6 @@ func (o *output) closeStream(s int) {
 }
 
 func (o *output) flush() {
-	if o.perRank { // read has sent everything
-		return
-	}
 	for _, k := range o.sinks {
 		o.send(k)
 	}

@@ -235,6 +235,8 @@ type Prepare struct {
 	// PerRank says that each Output must hold bytes of only one rank, because each rank's output
 	// goes to files of its own.
 	PerRank bool `json:"per_rank,omitempty"`
+	// Tee says that, with PerRank, the lines also go to gorun's stdout and stderr, as without it.
+	Tee     bool `json:"tee,omitempty"`
 	OutTerm bool `json:"out_term,omitempty"` // gorun's stdout is a terminal
 	ErrTerm bool `json:"err_term,omitempty"` // gorun's stderr is a terminal
 	// Notify says that the job continues without failed ranks. So each rank gets a socket on which

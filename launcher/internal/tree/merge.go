@@ -419,7 +419,7 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		}
 	case proto.Output:
 		at, group = stageStarted, msg.Group
-		ok = m.has(msg.Index, 1) && (msg.Stream == proto.Merged) != n.perRank && (!n.perRank || n.streamIn(m, group, msg.Stream))
+		ok = m.has(msg.Index, 1) && n.mayStream(m, group, msg.Stream)
 	case proto.State:
 		ok, at, group = m.has(msg.Index, 1), stageStarted, msg.Group
 		for _, r := range []int{msg.Left, msg.Absent} {
@@ -454,6 +454,15 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		return fmt.Errorf("%w: %T at the wrong time, or about hosts, groups or ranks of another subtree", proto.ErrFrame, msg)
 	}
 	return nil
+}
+
+// mayStream reports whether a subtree may send Output of the stream, which is that of a rank of a group or
+// proto.Merged.
+func (n *Node) mayStream(m *subtree, group, stream int) bool {
+	if stream == proto.Merged {
+		return !n.perRank || n.tee
+	}
+	return n.perRank && n.streamIn(m, group, stream)
 }
 
 // hasGroups reports whether groups contain only ranks of the subtree, each at most once, and no

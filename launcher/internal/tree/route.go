@@ -13,6 +13,7 @@ import (
 type routes struct {
 	runs    []route // which ranks belong to which subtree, in ascending order of ranks
 	perRank bool    // Prepare.PerRank: each Output holds the bytes of one rank
+	tee     bool    // Prepare.Tee: there is also Output with the lines of several ranks
 	stdin   stdin
 }
 
@@ -164,7 +165,7 @@ func (n *Node) prepare(p proto.Prepare) error {
 	}
 	g.stage, g.first = stagePrepared, p.First
 	if g == n.world {
-		n.grace, n.perRank = min(max(p.Grace, 0), time.Hour), p.PerRank
+		n.grace, n.perRank, n.tee = min(max(p.Grace, 0), time.Hour), p.PerRank, p.Tee
 	} else {
 		n.groups, n.lastGroup = append(n.groups, g), g.id
 	}
