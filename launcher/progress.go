@@ -8,15 +8,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weft-hpc/weft/launcher/internal/live"
 	"golang.org/x/sys/unix"
 )
 
 // If the start of a job takes longer than progressAfter and stderr is a terminal, gorun shows how
-// far the start has come: in one line of the terminal, which it overwrites every progressEvery and
-// finally removes.
+// far the start has come: in one line of the terminal, which it overwrites every startEvery and
+// finally removes. With -progress, it then shows what the ranks do, in a line that it overwrites every
+// jobEvery.
 const (
 	progressAfter = time.Second
-	progressEvery = 200 * time.Millisecond
+	startEvery    = 200 * time.Millisecond
+	jobEvery      = time.Second
 )
 
 // progress is a ticker. At each tick, its owner writes the line of progress again.
@@ -26,11 +29,11 @@ type progress struct {
 }
 
 // newProgress returns a progress. If err is a terminal that can overwrite a line, the progress
-// ticks until end is called. Otherwise it never ticks.
-func newProgress(err io.Writer) *progress {
+// ticks again and again, after the time every, until end is called. Otherwise it never ticks.
+func newProgress(err io.Writer, every time.Duration) *progress {
 	p := &progress{stop: func() {}}
 	if _, ok := terminalWidth(err); ok && os.Getenv("TERM") != "dumb" {
-		t := time.NewTicker(progressEvery)
+		t := time.NewTicker(every)
 		p.tick, p.stop = t.C, t.Stop
 	}
 	return p
@@ -62,7 +65,7 @@ func (r *run) show(line string) {
 // showWhile shows the result of line at each tick, in a goroutine, until the caller calls stop.
 // stop then removes the line of progress.
 func (r *run) showWhile(line func() string) (stop func()) {
-	p := newProgress(r.stdio.Err)
+	p := newProgress(r.stdio.Err, startEvery)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { // ends when stop is called; stop waits for it
@@ -83,8 +86,8 @@ func (r *run) showWhile(line func() string) (stop func()) {
 	}
 }
 
-// progressLine returns the line of progress: how far the start has come. It returns "" if the ranks
-// run or have ended.
+// progressLine returns the line of progress: how far the start has come. If the ranks run or have ended, it
+// returns "" or, with -progress, what jobLine returns.
 func (r *run) progressLine() string {
 	switch r.phase {
 	case phaseConnecting:
@@ -98,12 +101,48 @@ func (r *run) progressLine() string {
 	case phasePreparing:
 		return "preparing " + plural(len(r.hosts), "host")
 	case phaseStaging:
-		return "copying files to the hosts that lack them"
+		line := "copying files to the hosts that lack them"
+		if all := r.stageBytes.Load(); all > 0 {
+			line += fmt.Sprintf(": %d %% of %.1f MB", 100*r.stagedBytes.Load()/all, float64(all)/1e6)
+		}
+		return line
 	case phaseStarting:
 		return "starting " + plural(len(r.ranks), "rank")
-	default:
-		return ""
+	case phaseRunning:
+		if r.reporting {
+			return r.jobLine()
+		}
+	case phaseOver:
 	}
+	return ""
+}
+
+// jobLine returns the line of progress while the ranks run, and asks for the figures of the next one.
+func (r *run) jobLine() string {
+	r.measure(measureRequest{then: func(s *live.Snapshot) {
+		if s != nil {
+			r.before, r.latest = r.latest, s
+		}
+	}})
+	line := fmt.Sprintf("%s on %s, %v", plural(len(r.ranks), "rank"), plural(len(r.hosts), "host"), time.Since(r.began).Round(time.Second))
+	if r.before == nil {
+		return line
+	}
+	inCalls, bytes, inside, weft := 0.0, 0.0, 0, 0
+	for _, row := range live.Rows(r.before, r.latest) {
+		if f := row.Figures; f != nil {
+			weft++
+			inCalls += row.InCalls
+			bytes += row.Bytes
+			if f.Inside != nil {
+				inside++
+			}
+		}
+	}
+	if weft == 0 {
+		return line
+	}
+	return line + fmt.Sprintf(": in weft %.0f %% of the time, %.1f MB/s, %d in a collective", 100*inCalls/float64(weft), bytes/1e6, inside)
 }
 
 // waitingFor returns the last part of a line, which names the first few of the hosts for which

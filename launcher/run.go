@@ -6,11 +6,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
+	"github.com/weft-hpc/weft/launcher/internal/live"
 	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/tree"
@@ -53,9 +55,11 @@ type run struct {
 	lost      map[string]string // by name: hosts that failed or were lost in this run, and the causes
 	// tails has, by rank, the last lines that the rank wrote to stderr. [run.allEnded] sets it, and
 	// only for some of the ranks that have not ended normally.
-	tails      map[int][]string
-	figures    []record.Figures // of the ranks that have ended, if the user wants statistics
-	background sync.WaitGroup   // goroutines that send files to the hosts or write stacks
+	tails   map[int][]string
+	figures []record.Figures // of the ranks that have ended, if the user wants statistics
+	// Bytes of files for the hosts: those that are to be sent, and those that have been sent.
+	stageBytes, stagedBytes atomic.Int64
+	background              sync.WaitGroup // goroutines that send files to the hosts or write stacks
 	// stopped ends with the run. Its end stops attempts to connect with hosts, and the sending of
 	// files to them.
 	stopped context.Context
@@ -68,9 +72,11 @@ type run struct {
 	inspectQueue []inspectRequest // requests whose inspection has not begun
 	inspectSeq   int              // field N of the last Inspect message; 0: none was sent
 
-	measuring    *measurement     // the question for figures under way; nil: none
-	measureQueue []measureRequest // requests whose measurement has not begun
-	measureSeq   int              // field N of the last Measure message; 0: none was sent
+	reporting      bool             // the line of progress is about the job, and no longer about its start
+	before, latest *live.Snapshot   // the two latest snapshots for the line of progress; nil: there is none
+	measuring      *measurement     // the question for figures under way; nil: none
+	measureQueue   []measureRequest // requests whose measurement has not begun
+	measureSeq     int              // field N of the last Measure message; 0: none was sent
 
 	// outcome is the failure that gorun will report, unless another one replaces it. It is nil
 	// while nothing has failed.
@@ -278,8 +284,11 @@ func (r *run) control() {
 		timeout = t.C
 	}
 	cancelled := r.ctx.Done()
-	starting := newProgress(r.stdio.Err)
-	defer starting.end()
+	progress := newProgress(r.stdio.Err, startEvery)
+	defer func() {
+		progress.end()
+		r.show("")
+	}()
 	var drain <-chan time.Time
 	for r.phase != phaseOver {
 		if drain == nil && r.limitDrain && r.allExited() {
@@ -296,10 +305,14 @@ func (r *run) control() {
 			if sig, ok := s.(syscall.Signal); ok {
 				r.signal(sig)
 			}
-		case <-starting.tick:
+		case <-progress.tick:
 			r.show(r.progressLine())
-			if r.phase >= phaseRunning {
-				starting.end()
+			if r.phase == phaseRunning && !r.reporting {
+				r.reporting = r.job.Progress
+				progress.end()
+				if r.job.Progress {
+					progress = newProgress(r.stdio.Err, jobEvery)
+				}
 			}
 		case <-timeout:
 			r.timedOut()

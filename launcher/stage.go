@@ -179,6 +179,9 @@ func (r *run) stage(g *group, need []string) {
 		r.failGroup(g, fmt.Errorf("a host asks for a file that the job does not have"))
 		return
 	}
+	for _, f := range files {
+		r.stageBytes.Add(f.Size)
+	}
 	r.verbose("copying %s to the hosts that lack them", plural(len(files), "file"))
 	// The goroutine ends when all files are sent, at an error, or when r.stopped ends. [run.close]
 	// waits for it.
@@ -213,6 +216,7 @@ func (r *run) sendFile(ctx context.Context, group int, f proto.File, last bool) 
 		if err := r.node.AwaitRoom(ctx); err != nil {
 			return err
 		}
+		r.stagedBytes.Add(int64(len(buf)))
 		r.node.Do(proto.FilePart{Group: group, Hash: f.Hash, Last: last && left == 0, Data: buf})
 		if left == 0 {
 			return nil

@@ -44,6 +44,8 @@ type Job struct {
 	Stats    bool
 	StatsDir string
 
+	// Progress makes the launcher show a line on the terminal while the ranks run: what they do.
+	Progress bool
 	// Metrics is the address, HOST:PORT, of a server that gives the state of the job as metrics; empty:
 	// there is none. An empty host is the loopback interface.
 	Metrics string

@@ -86,6 +86,7 @@ var options = []option{
 	{names: []string{"report"}, common: true, arg: "FILE", defaultText: "none", setting: "job.report", help: "write a report of the job, in JSON"},
 	{names: []string{"stats"}, common: true, setting: "job.stats", help: "print statistics of calls and messages at the end"},
 	{names: []string{"stats-dir"}, arg: "DIR", defaultText: "none", setting: statsDirKey, help: "write statistics and pictures of the messages to DIR"},
+	{names: []string{"progress"}, setting: "job.progress", help: "show what the ranks do in a line on the terminal"},
 	{names: []string{"metrics"}, arg: "HOST:PORT", defaultText: "none", setting: "job.metrics", help: "serve metrics of the running job, for Prometheus"},
 	{names: []string{"stacks-dir"}, arg: "DIR", defaultText: "none", setting: stacksKey, help: "write goroutine stacks to DIR/RANK.stacks; see -stacks"},
 

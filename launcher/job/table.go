@@ -79,6 +79,11 @@ var settings = []setting{
 		value: func(j *Job) string { return j.StatsDir },
 	},
 	{
+		Param: params.Param{Key: "job.progress", Kind: params.Bool, Default: "false", Help: "show what the ranks do in a line on the terminal"},
+		apply: func(j *Job, s string) { j.Progress = params.IsTrue(s) },
+		value: func(j *Job) string { return strconv.FormatBool(j.Progress) },
+	},
+	{
 		Param: params.Param{Key: "job.metrics", Kind: params.String,
 			Help: "HOST:PORT of a server with metrics of the running job for Prometheus; empty host: loopback; empty: none"},
 		want:  wantListen,
