@@ -61,6 +61,10 @@ type World struct {
 	// record closes the file.
 	Record     *os.File
 	RecordBits int
+	// Files are the files that gorun reads after this rank has ended, by name. They are open for
+	// writing, and a program that ran in this rank before may have written to them. The code that
+	// writes them closes them. The names of profiles are those of wire.ProfileKinds.
+	Files map[string]*os.File
 
 	// NoMemory is the reason why the launcher could not make Memory on this host; it may have
 	// made one on other hosts. Empty: the launcher made Memory here, or makes none on any host.

@@ -69,7 +69,10 @@ type Card struct {
 	// every rank; 0: there is none. RecordBits is World.RecordBits.
 	Record     int `json:"record,omitempty"`
 	RecordBits int `json:"record_bits,omitempty"`
-	Epoch      int `json:"epoch,omitempty"` // number of restarts of the job
+	// The files that gorun reads after the rank has ended. Their descriptors have the same numbers in
+	// every rank, but each rank has files of its own.
+	Files []CardFile `json:"files,omitempty"`
+	Epoch int        `json:"epoch,omitempty"` // number of restarts of the job
 	// The number of the group among the groups of the job: 0 for the ranks that gorun itself starts,
 	// and numbers from 1 on for processes that ranks have spawned.
 	Group int `json:"group,omitempty"`
@@ -89,6 +92,12 @@ type Card struct {
 type Run struct {
 	Value int `json:"v"`
 	Count int `json:"n"`
+}
+
+// CardFile is a file that gorun reads after the rank has ended.
+type CardFile struct {
+	Name string `json:"name"` // what the rank writes to the file, for example "cpu"
+	FD   int    `json:"fd"`
 }
 
 // CardParam is a parameter that was set, and the source of its value.
@@ -305,6 +314,11 @@ func (c *Card) check() error {
 		return fmt.Errorf("job card: %d addresses for %d ranks", len(c.Addrs), c.Size)
 	case c.BasePort < 0 || c.BasePort > 65535:
 		return fmt.Errorf("job card: base port %d", c.BasePort)
+	}
+	for _, f := range c.Files {
+		if f.FD < 1 {
+			return fmt.Errorf("job card: file %q on descriptor %d", f.Name, f.FD)
+		}
 	}
 	for _, runs := range [][]Run{c.HostOf, c.AppNums} {
 		n := 0

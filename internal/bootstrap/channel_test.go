@@ -100,3 +100,43 @@ func TestBadFailureChannelOfCard(t *testing.T) {
 		require.Error(t, err)
 	}
 }
+
+// TestFilesOfCard checks that a rank gets the files that its card names, and can write to them, and
+// that a card with a bad descriptor of a file is refused.
+func TestFilesOfCard(t *testing.T) {
+	unnamed, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(unnamed.Name()))
+	named, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer named.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer null.Close()
+	readable, err := os.Open(named.Name())
+	require.NoError(t, err)
+	defer readable.Close()
+	for _, fd := range []int{-1, 1 << 20, int(named.Fd()), int(readable.Fd()), int(null.Fd())} {
+		require.False(t, rankFile(fd), "descriptor %d", fd)
+	}
+	ctl, done := scriptedLauncher(t, stepInit, stepEnd)
+	secret := NewSecret()
+	w := openCard(t, ctl, &Card{
+		JobID: "job1", Secret: secret[:], Size: 2, KVSName: "K", Control: ctl, Files: []CardFile{{"cpu", inherit(t, unnamed)}},
+		HostOf: Runs([]int{0, 0}), AppNums: Runs([]int{0, 0}),
+	})
+	require.Len(t, w.Files, 1)
+	flags, err := unix.FcntlInt(w.Files["cpu"].Fd(), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.NotZero(t, flags&unix.FD_CLOEXEC)
+	_, err = w.Files["cpu"].WriteString("x")
+	require.NoError(t, err)
+	require.NoError(t, w.Files["cpu"].Close())
+	require.NoError(t, w.KVS.Finalize())
+	require.NoError(t, <-done)
+
+	c := testCard()
+	c.Files = []CardFile{{"cpu", 0}}
+	_, err = c.Seal()
+	require.Error(t, err)
+}

@@ -65,6 +65,11 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	if card.Record != 0 && !memoryFile(card.Record) {
 		return nil, fmt.Errorf("descriptor %d is not the memory file for the ranks' records", card.Record)
 	}
+	for _, f := range card.Files {
+		if !rankFile(f.FD) {
+			return nil, fmt.Errorf("descriptor %d is not the file %q that gorun reads after the rank has ended", f.FD, f.Name)
+		}
+	}
 	kvs := &pmiClient{conn: &lineConn{fd: ctl}, name: card.KVSName, gorun: true}
 	if err := kvs.init(ctx); err != nil {
 		return nil, err
@@ -100,6 +105,13 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 		unix.CloseOnExec(card.Record)
 		w.Record, w.RecordBits = os.NewFile(uintptr(card.Record), "records"), card.RecordBits
 	}
+	for _, f := range card.Files {
+		unix.CloseOnExec(f.FD)
+		if w.Files == nil {
+			w.Files = make(map[string]*os.File)
+		}
+		w.Files[f.Name] = os.NewFile(uintptr(f.FD), f.Name)
+	}
 	if listen >= 0 {
 		unix.CloseOnExec(listen)
 		w.Listener = os.NewFile(uintptr(listen), "listener")
@@ -108,6 +120,15 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	_ = unix.Close(fd) // the card was read
 	w.KVS = kvs
 	return w, nil
+}
+
+// rankFile reports whether fd can be a file that gorun reads after the rank has ended: a regular file
+// without a name that is open for writing.
+func rankFile(fd int) bool {
+	var st unix.Stat_t
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY && unix.Fstat(fd, &st) == nil &&
+		st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0
 }
 
 // matchesEnv reports whether the variables of PMI-1 and of other launchers are as gorun has set them.

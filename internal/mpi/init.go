@@ -20,6 +20,7 @@ import (
 	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 	"github.com/weft-hpc/weft/internal/mpi/inspect"
+	"github.com/weft-hpc/weft/internal/mpi/profile"
 	"github.com/weft-hpc/weft/internal/mpi/stack"
 	"github.com/weft-hpc/weft/internal/mpi/wireup"
 	"github.com/weft-hpc/weft/internal/record"
@@ -76,6 +77,7 @@ type job struct {
 	// numbers in it of the calls, by callName.
 	record    *record.Recorder
 	opNumbers [len(callNames)]record.Op
+	profiler  *profile.Profiler // of the process's own job; nil: gorun wants no profiles
 
 	agreements *agree.Ranks
 	agreeSpace *engine.Context // carries the messages of agreements
@@ -185,9 +187,10 @@ func releaseWorld() {
 // It returns the world communicator.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	failures, inspector := w.Failures, inspect.Start(w.Inspect)
+	failures, inspector, profiler := w.Failures, inspect.Start(w.Inspect), profile.Start(w.Files)
 	w.Failures, w.Inspect = nil, nil
 	defer func() {
+		profiler.Close()     // nil unless start failed before the job owned the profiler
 		if failures != nil { // start failed before the engine owned the file
 			_ = failures.Close()
 		}
@@ -245,6 +248,7 @@ func start(ctx context.Context, s *Setup) (*Comm, error) {
 	j.final.coll.KeepInFinalize()
 	j.startStallDetector(local)
 	j.inspector, inspector = inspector, nil
+	j.profiler, profiler = profiler, nil
 	j.inspector.Attach(j.inspected())
 	if w.Rank == 0 && wireup.Verbose() {
 		wireup.Report(w, rails, routes)
@@ -283,6 +287,8 @@ func (s *state) end(ctx context.Context) error {
 func (j *job) finalize(ctx context.Context) error {
 	c, world := &Comm{s: j.first, ctx: ctx}, &Comm{s: j.final, ctx: ctx}
 	j.ending.Store(true)
+	// Before the barrier, because a rank may end while it waits for others there.
+	j.profiler.Close()
 	j.revokeDependents()
 	j.agreements.Leave()
 	errs := []error{

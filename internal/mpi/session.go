@@ -54,6 +54,7 @@ func resume(ctx context.Context) error {
 		return err
 	}
 	sessions.paused = false
+	sessions.job.profiler.Resume()
 	return nil
 }
 
@@ -120,6 +121,7 @@ func (s *Session) Close() error {
 		return nil
 	}
 	sessions.paused = true
+	s.j.profiler.Stop() // the process may end from now on
 	flushed := s.j.eng.Flush(s.ctx)
 	return s.fail("Close", errors.Join(flushed, s.j.world.Pause(s.j.eng.Account())))
 }
