@@ -122,6 +122,8 @@ func (h *Host) Do(m proto.Message) {
 		if m.Group > 0 {
 			h.drop(m.Group)
 		}
+	case proto.Fetch:
+		h.cfg.shared.files.fetch(m, h.cfg.Emit)
 	case proto.Inspect:
 		h.inspection.begin(m.N, h.groups)
 		h.toAll(m)
@@ -242,10 +244,13 @@ func (h *Host) Close() {
 		h.closing.Go(c.Close)
 	}
 	h.closing.Wait()
+	h.cfg.shared.files.close()
 }
 
 // shared is what the Managers of a process share, because it concerns the process as a whole.
 type shared struct {
+	files rankFiles // of the ranks of all Managers, because gorun reads them when the groups have ended
+
 	mu       sync.Mutex // guards the fields below
 	running  int        // number of Managers whose ranks run
 	reserved int        // number of descriptors that the ranks of all Managers need

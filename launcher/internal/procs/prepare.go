@@ -210,12 +210,14 @@ func (c *Manager) checkFiles() error {
 	}
 	var limit unix.Rlimit
 	c.reserved = np * perRank
-	need := uint64(c.cfg.shared.reserve(c.reserved) + baseFiles)
+	// The files of RankFiles stay open when the group has ended, so nothing frees these.
+	files := np * len(c.job.RankFiles)
+	need := uint64(c.cfg.shared.reserve(c.reserved+files) + baseFiles)
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || need <= uint64(limit.Cur) { //nolint:unconvert // an int64 on FreeBSD
 		return nil
 	}
 	what := fmt.Sprintf("%d ranks need", np)
-	if need > uint64(c.reserved+baseFiles) {
+	if need > uint64(c.reserved+files+baseFiles) {
 		what = fmt.Sprintf("%d more ranks raise the need to", np)
 	}
 	return &errStart{proto.ExitFailed, fmt.Sprintf("%s %d open files here, and %d are allowed: raise the limit (ulimit -n)", what, need, limit.Cur)}
@@ -308,6 +310,13 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 		return ends, fmt.Errorf("stdin: %w", err)
 	}
 	for i := range c.ranks {
+		if len(c.job.RankFiles) > 0 {
+			files, err := c.cfg.shared.files.make(plan.Ranks[i].Rank, c.job.RankFiles)
+			if err != nil {
+				return ends, err
+			}
+			ends.rankFiles = append(ends.rankFiles, files)
+		}
 		own, end, err := socketpair()
 		if err != nil {
 			return ends, err
@@ -339,6 +348,9 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 	}
 	if c.records.file != nil {
 		card.Record, card.RecordBits = childRecord, c.records.bits
+	}
+	for k, name := range c.job.RankFiles {
+		card.Files = append(card.Files, bootstrap.CardFile{Name: name, FD: childFiles + k})
 	}
 	card.Inspect = childInspect
 	card.Control, card.Cores, card.Addrs = childControl, c.topo().Usable(), m.Addrs

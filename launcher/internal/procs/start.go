@@ -92,14 +92,16 @@ func (c *Manager) forkAll(ends childEnds) {
 
 // Descriptor numbers in a rank, after stdin, stdout and stderr.
 const (
-	childControl = 3  // control channel, for PMI-1
-	childCard    = 4  // file with the job card
-	childMemory  = 5  // memory file, if the ranks share memory
-	childListen  = 6  // the rank's listening socket, if there is one
-	childNotify  = 7  // failure notifications, if the job continues after the failure of a rank
-	childInspect = 8  // channel for inspections
-	childRecord  = 9  // memory file for the rank's record, if there is one
-	childFiles   = 10 // number of descriptors, with stdin, stdout and stderr
+	childControl = 3 // control channel, for PMI-1
+	childCard    = 4 // file with the job card
+	childMemory  = 5 // memory file, if the ranks share memory
+	childListen  = 6 // the rank's listening socket, if there is one
+	childNotify  = 7 // failure notifications, if the job continues after the failure of a rank
+	childInspect = 8 // channel for inspections
+	childRecord  = 9 // memory file for the rank's record, if there is one
+	// childFiles is the number of these descriptors, with stdin, stdout and stderr. The files of
+	// Prepare.RankFiles have the next numbers.
+	childFiles = 10
 
 	// noFile stands for a descriptor that a rank does not inherit.
 	noFile = ^uintptr(0)
@@ -110,6 +112,10 @@ const (
 type childEnds struct {
 	control, inspect []int
 	notify           []int // empty: the ranks get no failure notifications
+
+	// rankFiles has, by local rank, the files of Prepare.RankFiles. They belong to shared.files,
+	// and stay open. Empty: there are none.
+	rankFiles [][]*os.File
 }
 
 func (e *childEnds) all() [][]int { return [][]int{e.control, e.inspect, e.notify} }
@@ -141,7 +147,11 @@ func (c *Manager) fork(i int, ends childEnds) error {
 		return &errStart{proto.ExitFailed, err.Error()}
 	}
 	listens := len(c.ports.fds) > 0
-	files := make([]uintptr, childFiles)
+	var left []*os.File
+	if len(ends.rankFiles) > 0 {
+		left = ends.rankFiles[i]
+	}
+	files := make([]uintptr, childFiles+len(left))
 	for k := range files {
 		files[k] = noFile
 	}
@@ -158,6 +168,9 @@ func (c *Manager) fork(i int, ends childEnds) error {
 	}
 	if len(ends.notify) > 0 {
 		files[childNotify] = uintptr(ends.notify[i])
+	}
+	for k, f := range left {
+		files[childFiles+k] = f.Fd()
 	}
 	name, path, argv := c.job.Apps[rk.app].Name, c.apps[rk.app].path, c.job.Apps[rk.app].Argv
 	if w := c.wrap.Of(c.rankOf(i), c.cfg.Host, path); w != nil {

@@ -24,17 +24,19 @@ import (
 //	Stdin     data
 //	FilePart  group u32 │ flags u8: 1 last │ hash, 64 digits │ data
 //	Stacks    n u32 │ rank u32 │ data
+//	Part      index u32 │ rank u32 │ file u32 │ flags u8: 1 failed │ data
 const (
 	headBytes = 5 // bytes of length and kind, before the body
 	// MaxBody is the largest length of a body, in bytes. It bounds the memory that a frame can take.
 	MaxBody = 256 << 20
 
 	hashDigits = 64 // hexadecimal digits of a SHA-256
-	// The next three are the numbers of bytes of the body before the data: in Output, FilePart and
-	// Stacks.
+	// The next four are the numbers of bytes of the body before the data: in Output, FilePart, Stacks
+	// and Part.
 	outputHead = 13
 	fileHead   = 5 + hashDigits
 	stacksHead = 8
+	partHead   = 13
 )
 
 // ErrFrame is the error for bytes that are not a valid frame. Read and Parse return errors that
@@ -78,6 +80,8 @@ func (Spawn) kind() Kind        { return KindSpawn }
 func (Measure) kind() Kind      { return KindMeasure }
 func (Measured) kind() Kind     { return KindMeasured }
 func (Dismiss) kind() Kind      { return KindDismiss }
+func (Fetch) kind() Kind        { return KindFetch }
+func (Part) kind() Kind         { return KindPart }
 
 // Append appends the frame of a message to dst and returns the result. If the message is longer
 // than MaxBody allows, or is a FilePart whose Hash has the wrong length, Append returns dst
@@ -105,6 +109,15 @@ func Append(dst []byte, m Message) ([]byte, error) {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.N))
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Rank))
 		dst = append(dst, m.Data...)
+	case Part:
+		var flags byte
+		if m.Failed {
+			flags = 1
+		}
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Index))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.Rank))
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(m.File))
+		dst = append(append(dst, flags), m.Data...)
 	case FilePart:
 		if len(m.Hash) != hashDigits {
 			return dst[:at], fmt.Errorf("file part: a hash of %d digits", len(m.Hash))
@@ -192,6 +205,16 @@ func Parse(kind Kind, body []byte) (Message, error) {
 			return nil, fmt.Errorf("%w: stacks of %d bytes", ErrFrame, len(body))
 		}
 		return Stacks{N: int(binary.LittleEndian.Uint32(body)), Rank: int(binary.LittleEndian.Uint32(body[4:])), Data: body[stacksHead:]}, nil
+	case KindFetch:
+		return decode[Fetch](kind, body)
+	case KindPart:
+		if len(body) < partHead || body[12] > 1 {
+			return nil, fmt.Errorf("%w: part of %d bytes", ErrFrame, len(body))
+		}
+		return Part{
+			Index: int(binary.LittleEndian.Uint32(body)), Rank: int(binary.LittleEndian.Uint32(body[4:])),
+			File: int(binary.LittleEndian.Uint32(body[8:])), Failed: body[12] == 1, Data: body[partHead:],
+		}, nil
 	case KindInspect:
 		return decode[Inspect](kind, body)
 	case KindInspected:

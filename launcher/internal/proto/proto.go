@@ -42,6 +42,8 @@
 //	               │                       │
 //	End            │ ────────────────────► │  end the ranks of the subtree
 //	Ended          │ ◄──────────────────── │  all ranks have ended, and all their output was sent
+//	Fetch          │ ────────────────────► │  which bytes has a rank that has ended written to a file?
+//	Part           │ ◄──────────────────── │  these bytes
 //	Bye            │ ◄───────────────────► │  down: the agent must end; up: the agent is about to end
 //	Beat           │ ◄───────────────────► │  heartbeat
 //
@@ -60,6 +62,20 @@
 // Up, Prepared, Staged, Started, Fence and Ended go up once for a whole subtree: an agent waits for
 // its own part and for those of its children, merges them, and sends one message. So gorun gets one
 // such message from each of its children, regardless of the number of hosts.
+//
+// # Files of ranks
+//
+// A rank may leave data of any size for gorun, for example a profile. For each name in
+// Prepare.RankFiles, the host gives each rank an empty file that has no name in any file system. The
+// rank inherits it, and finds it by its job card. The rank writes while it runs, without waiting for
+// gorun. The host keeps the file until gorun has read it, or until the host's part of the job ends;
+// so nothing is left behind, regardless of how the rank, the agent or gorun ends.
+//
+// When the ranks have ended, gorun reads the files: it asks for a range of bytes (Fetch), and gets one
+// Part for each Fetch, in the same order. So Fetch is the credit for Part. No node ever holds more
+// than gorun has asked for: gorun bounds the number of its requests without an answer, and an agent
+// ends the link to a child that sends a Part that nobody has asked for. The size of the files does not
+// matter.
 //
 // If the stream to a child ends before Bye was sent down on it, the child's subtree is lost. An
 // agent that loses its parent kills its ranks and ends.
@@ -121,6 +137,8 @@ const (
 	KindDismiss
 	KindMeasure
 	KindMeasured
+	KindFetch
+	KindPart
 )
 
 const (
@@ -130,6 +148,8 @@ const (
 	// FileWindow is the limit for files. A sender that has sent FileWindow bytes or more of files
 	// without credit for them sends no further FilePart until it gets credit.
 	FileWindow = 1 << 20
+	// MaxPart is the largest number of bytes that one Part carries.
+	MaxPart = 64 << 10
 )
 
 // Beat shows that the sender still runs. Only package tree sends and receives it, on each
@@ -253,6 +273,9 @@ type Prepare struct {
 	Detail bool `json:"detail,omitempty"`
 	// Segments says that the hosts remove shared memory of libfabric that ranks leave in /dev/shm.
 	Segments bool `json:"segments,omitempty"`
+	// RankFiles are the names of the files that each rank of the group gets and gorun reads after its
+	// end: see above.
+	RankFiles []string `json:"rank_files,omitempty"`
 	// Files are files that hosts may need: first the program of each app whose Staged is set, then
 	// the files that the user names.
 	Files []File `json:"files,omitempty"`
@@ -672,6 +695,26 @@ type Ended struct {
 type Tail struct {
 	Rank  int      `json:"rank"`
 	Lines []string `json:"lines"`
+}
+
+// Fetch asks a host for bytes of a file that a rank has written: at most MaxPart bytes from Offset on.
+// All ranks of the rank's group on the host have ended.
+type Fetch struct {
+	Index  int   `json:"index"` // index of the host
+	Rank   int   `json:"rank"`
+	File   int   `json:"file"` // index in Prepare.RankFiles
+	Offset int64 `json:"offset"`
+}
+
+// Part answers a Fetch. If it has fewer than MaxPart bytes, the file ends with them, and the host has
+// closed the file.
+type Part struct {
+	Index int // Fetch.Index
+	Rank  int // Fetch.Rank
+	File  int // Fetch.File
+	// Failed says that the file cannot be read. Data is then the reason, a line for the user.
+	Failed bool
+	Data   []byte
 }
 
 // Bye makes an agent end. The agent first sends Bye to its children, and last to its parent.

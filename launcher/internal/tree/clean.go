@@ -64,6 +64,11 @@ func clean(msg proto.Message) proto.Message {
 	case proto.Log:
 		m.Line = oneLine(m.Line)
 		return m
+	case proto.Part:
+		if m.Failed {
+			m.Data = []byte(oneLine(string(m.Data)))
+		}
+		return m
 	case proto.Inspected:
 		for i := range m.Groups {
 			m.Groups[i].Process = oneLine(m.Groups[i].Process)

@@ -246,6 +246,12 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 		return n.stdinTaken(m, int64(msg.Bytes))
 	case proto.Output:
 		return n.take(m, msg)
+	case proto.Part:
+		if m.fetching == 0 {
+			return fmt.Errorf("%w: part of a file that nobody has asked for", proto.ErrFrame)
+		}
+		m.fetching--
+		n.up(msg)
 	case proto.State: // links keep only the newest State of each host, so there is no limit
 		n.up(msg)
 	case proto.Request, proto.Spawn:
@@ -431,6 +437,8 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Stacks:
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Data) <= wire.InspectMaxStacks, stageStarted
+	case proto.Part:
+		ok, at = m.has(msg.Index, 1) && len(msg.Data) <= proto.MaxPart, stageStarted
 	case proto.Inspected:
 		ok, at = m.has(msg.Index, 1) && n.hasGroups(m, msg.Groups), stageStarted
 		for _, l := range msg.Last {

@@ -66,6 +66,7 @@ type subtree struct {
 
 	ranks      int   // number of ranks of all groups on the subtree's hosts
 	budget     int   // limit of the messages that relay still passes on for the subtree
+	fetching   int   // number of Fetches that the subtree has not answered by a Part
 	readsStdin bool  // ranks of the subtree read standard input
 	taken      int64 // bytes of standard input for which the subtree has sent StdinCredit
 	source     source
@@ -176,7 +177,7 @@ func (n *Node) AwaitRoom(ctx context.Context) error {
 type Stats struct {
 	MessagesIn, MessagesOut int64
 	BytesIn, BytesOut       int64
-	// PeakQueued is the largest number of bytes of Output, Stdin, FilePart and Stacks that waited
+	// PeakQueued is the largest number of bytes of Output, Stdin, FilePart, Stacks and Part that waited
 	// to be sent or consumed.
 	PeakQueued int64
 }

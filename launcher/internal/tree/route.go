@@ -66,6 +66,8 @@ func (n *Node) down(m proto.Message) error {
 		return n.inspect(m)
 	case proto.Measure:
 		return n.measure(m)
+	case proto.Fetch:
+		return n.fetch(m)
 	case proto.Watch:
 		return n.toGroup(m, m.Group)
 	case proto.RanksFailed:
@@ -329,6 +331,20 @@ func (n *Node) measure(q proto.Measure) error {
 		m.budget += m.hi - m.lo
 	}
 	n.sendAll(q)
+	return nil
+}
+
+// fetch passes on a Fetch to the subtree of its host. If the subtree is lost, fetch drops it: gorun
+// gets Lost instead of a Part.
+func (n *Node) fetch(f proto.Fetch) error {
+	m := n.subtreeOf(f.Index)
+	if m == nil || n.world.stage != stageStarted {
+		return n.wrongTime(f)
+	}
+	if m.live() && f.Index >= m.head {
+		m.fetching++
+		m.send(f)
+	}
 	return nil
 }
 

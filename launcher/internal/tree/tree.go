@@ -25,8 +25,8 @@
 // that a slow peer does not delay the others. The queues are bounded, see queue.go.
 //
 // The messages of one host arrive in the order in which they were sent, with two exceptions.
-// Output, Stdin, FilePart, Stacks, Inspected, Ended and Bye keep their order among each other, but
-// all other messages may overtake them. State may overtake these seven, and all others may overtake
+// Output, Stdin, FilePart, Stacks, Inspected, Measured, Part, Ended and Bye keep their order among each other,
+// but all other messages may overtake them. State may overtake these nine, and all others may overtake
 // State. If several States of a host wait, only the newest is sent.
 package tree
 
@@ -57,8 +57,8 @@ type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
 // Procs is the process manager of the node's own host: it runs the ranks there. It answers by emit,
 // an argument of Config.Procs, which does not block. It may emit Prepared, Staged, Started, Fence,
-// State, Request, Spawn, Stacks, Inspected, Aborted, Exited, StdinCredit, Log and Ended, each about this
-// host alone. It passes the output of its ranks to Node.Output. When it no longer needs the data of
+// State, Request, Spawn, Stacks, Inspected, Aborted, Exited, StdinCredit, Log, Ended and Part, each about
+// this host alone. It passes the output of its ranks to Node.Output. When it no longer needs the data of
 // a FilePart, it calls Node.Stored.
 type Procs interface {
 	// Do takes a message from gorun. It does not block. A Prepare contains one plan, that of this

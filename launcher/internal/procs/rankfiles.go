@@ -1,0 +1,146 @@
+package procs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"golang.org/x/sys/unix"
+)
+
+// rankFiles are the files that ranks fill and gorun reads after their end: see package proto. They
+// have no names, so the system removes them when this process and the ranks have closed them.
+//
+//	Manager.open ── make ──► files ──► rank writes
+//	Host.Do ── fetch ──► queue ──► serve: reads files ──► Config.Emit
+//
+// A goroutine of its own, serve, reads the files, because a disk may be slow.
+type rankFiles struct {
+	mu      sync.Mutex // guards the fields below
+	files   map[rankFile]*os.File
+	queue   []proto.Fetch // requests that serve has not taken
+	serving bool          // serve runs
+	closed  bool
+	ended   sync.WaitGroup // serve
+}
+
+// rankFile identifies a file.
+type rankFile struct {
+	rank int // number in the job
+	file int // index in Prepare.RankFiles
+}
+
+// make makes the files of a rank, in the order of names. The caller does not close them.
+func (s *rankFiles) make(rank int, names []string) (list []*os.File, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, os.ErrClosed
+	}
+	for i, name := range names {
+		f, err := unnamedFile("weft-" + name)
+		if err != nil {
+			return nil, fmt.Errorf("file for %s: %w", name, err)
+		}
+		if s.files == nil {
+			s.files = make(map[rankFile]*os.File)
+		}
+		s.files[rankFile{rank, i}] = f
+		list = append(list, f)
+	}
+	return list, nil
+}
+
+// unnamedFile makes an empty file without a name: in memory or, if the system has no such files, in the
+// directory for temporary files. No child inherits it by itself.
+func unnamedFile(name string) (*os.File, error) {
+	f, err := sys.MemoryFile(name)
+	if errors.Is(err, sys.ErrNoMemoryFiles) {
+		return unnamedOnDisk(name)
+	}
+	return f, err
+}
+
+func unnamedOnDisk(name string) (*os.File, error) {
+	f, err := os.CreateTemp("", name+"-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// fetch makes serve answer a Fetch by emit. It does not block.
+func (s *rankFiles) fetch(m proto.Fetch, emit func(proto.Message)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.queue = append(s.queue, m)
+	if !s.serving {
+		s.serving = true
+		s.ended.Go(func() { s.serve(emit) }) // ends when the queue is empty; close waits for it
+	}
+}
+
+// serve answers the requests in the queue, in their order.
+func (s *rankFiles) serve(emit func(proto.Message)) {
+	for {
+		s.mu.Lock()
+		if len(s.queue) == 0 {
+			s.queue, s.serving = nil, false
+			s.mu.Unlock()
+			return
+		}
+		m := s.queue[0]
+		s.queue = s.queue[1:]
+		key := rankFile{m.Rank, m.File}
+		f := s.files[key]
+		s.mu.Unlock()
+		p := part(f, m)
+		if len(p.Data) < proto.MaxPart || p.Failed {
+			s.mu.Lock()
+			delete(s.files, key)
+			s.mu.Unlock()
+			closeFiles(f)
+		}
+		emit(p)
+	}
+}
+
+// part reads the bytes that m asks for. f is the file; nil: there is none.
+func part(f *os.File, m proto.Fetch) proto.Part {
+	p := proto.Part{Index: m.Index, Rank: m.Rank, File: m.File}
+	err := errors.New("the file is closed, or never existed")
+	if f != nil {
+		p.Data = make([]byte, proto.MaxPart)
+		var n int
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			n, err = unix.Pread(int(f.Fd()), p.Data, m.Offset)
+		}
+		p.Data = p.Data[:max(n, 0)]
+	}
+	if err != nil {
+		p.Failed, p.Data = true, []byte(err.Error())
+	}
+	return p
+}
+
+// close closes all files, and waits for serve.
+func (s *rankFiles) close() {
+	s.mu.Lock()
+	s.closed, s.queue = true, nil
+	s.mu.Unlock()
+	s.ended.Wait()
+	for _, f := range s.files {
+		_ = f.Close()
+	}
+	s.files = nil
+}
