@@ -211,10 +211,12 @@ type session struct {
 	// Restarts leave these hosts out.
 	failed map[string]string
 
-	statsDir  string              // absolute path of job.StatsDir; "": the job has none
-	stats     []groupStats        // of the last run, if the user wants statistics
-	stacksDir string              // absolute path of job.StacksDir; "": the job has none
-	current   atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
+	profileDir string              // absolute path of job.ProfileDir; "": the job makes no profiles
+	collectErr error               // why the profiles of a run could not be written; nil: they were
+	statsDir   string              // absolute path of job.StatsDir; "": the job has none
+	stats      []groupStats        // of the last run, if the user wants statistics
+	stacksDir  string              // absolute path of job.StacksDir; "": the job has none
+	current    atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
 }
 
 // outcome says how a run ended. A nil outcome means that the run ended well.
@@ -280,6 +282,11 @@ func (s *session) prepare(id string) *outcome {
 			return s.startFailure(fmt.Errorf("-stats-dir %s: %w", j.StatsDir, err))
 		}
 		s.statsDir = dir
+	}
+	if len(j.Profile) > 0 {
+		if err := s.checkProfileDir(); err != nil {
+			return s.startFailure(err)
+		}
 	}
 	if j.StacksDir != "" {
 		dir, err := filepath.Abs(j.StacksDir)
@@ -398,6 +405,12 @@ func (s *session) finish(v *outcome) Result {
 			f := &Failure{Rank: -1, Host: s.host, ExitCode: proto.ExitFailed, Reason: "output of the ranks is lost: " + err.Error()}
 			res = Result{ExitCode: proto.ExitFailed, Failure: f}
 			s.printLast(f.Reason)
+		}
+	}
+	if err := s.collectErr; err != nil {
+		s.printLast(err.Error())
+		if code := codeOf(err); res.ExitCode == 0 {
+			res = Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}}
 		}
 	}
 	if err := s.writeReport(res); err != nil {

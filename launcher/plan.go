@@ -191,7 +191,8 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
 		Stats: r.wantsStats(), Detail: r.wantsStats(),
-		Rebind: j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
+		RankFiles: j.Profile,
+		Rebind:    j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
 	}
 	r.assignAddresses(r.group, m)
 	if err := r.describePrograms(m); err != nil {

@@ -44,6 +44,7 @@ type run struct {
 	hostOrder []int        // indexes of hosts in the order in which the user names them
 	connector *connector   // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
+	files     *fetcher // reads files of ranks
 
 	// allocated says that the hosts come from a resource manager's allocation, or are those whose
 	// agents connect with gorun.
@@ -136,11 +137,13 @@ type rank struct {
 
 func newRun(s *session, id string) *run {
 	world := newGroup(0, id, -1)
-	return &run{
+	r := &run{
 		session: s, group: world, groups: []*group{world}, id: id, began: time.Now(), mail: mailbox{wake: make(chan struct{}, 1)},
 		names: make(map[string]string),
 		lost:  make(map[string]string), tails: make(map[int][]string), cause: cause{rank: -1},
 	}
+	r.files = newFetcher(func(m proto.Message) { r.node.Do(m) })
+	return r
 }
 
 // execute runs the job once, and blocks until this run is over. It returns nil if the run ended
@@ -164,9 +167,22 @@ func (r *run) execute() *outcome {
 		return r.startFailure(err)
 	}
 	r.control()
+	r.collect(ctx)
 	r.close()
 	r.attributeToSlurm()
 	return r.outcome
+}
+
+// collect reads what the ranks have left for gorun. A signal that asks gorun to end ends the reading.
+func (r *run) collect(ctx context.Context) {
+	waits, waited := signalContext(ctx, r.signals)
+	err := r.collectProfiles(waits)
+	if sig := waited(); sig != 0 && err != nil {
+		err = &startError{proto.ExitSignalFloor + int(sig), fmt.Sprintf("the profiles are lost: gorun was ended by %s while it read them", signalName(sig))}
+	}
+	if r.collectErr == nil {
+		r.collectErr = err
+	}
 }
 
 // open makes the root of the tree of agents, which begins to connect with the hosts. The end of ctx
@@ -263,6 +279,13 @@ func (r *run) post(m proto.Message) {
 			}
 		})
 		return
+	}
+	switch m.(type) {
+	case proto.Part:
+		r.files.got(m)
+		return
+	case proto.Lost:
+		r.files.got(m)
 	}
 	r.mail.post(m)
 }

@@ -49,6 +49,11 @@ type Job struct {
 	// Metrics is the address, HOST:PORT, of a server that gives the state of the job as metrics; empty:
 	// there is none. An empty host is the loopback interface.
 	Metrics string
+	// Profile lists the kinds of profiles that the launcher collects from all ranks, each once, such as
+	// cpu and heap; empty: none. ProfileDir is the directory for the merged profiles, in files
+	// weft-JOB.KIND.pprof, where JOB is the job's id.
+	Profile    []string
+	ProfileDir string
 
 	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
 	// applied Slots to them. It is empty if the user names none. All names of this machine are one

@@ -89,6 +89,8 @@ var options = []option{
 	{names: []string{"progress"}, setting: "job.progress", help: "show what the ranks do in a line on the terminal"},
 	{names: []string{"metrics"}, arg: "HOST:PORT", defaultText: "none", setting: "job.metrics", help: "serve metrics of the running job, for Prometheus"},
 	{names: []string{"stacks-dir"}, arg: "DIR", defaultText: "none", setting: stacksKey, help: "write goroutine stacks to DIR/RANK.stacks; see -stacks"},
+	{names: []string{"profile"}, arg: "KIND,…", defaultText: "none", setting: "job.profile", help: "merge pprof profiles of all ranks: cpu, heap, block, …"},
+	{names: []string{"profile-dir"}, arg: "DIR", setting: "job.profile_dir", help: "write profiles to DIR/weft-JOB.KIND.pprof"},
 
 	{topic: "failures", names: []string{"timeout"}, common: true, arg: "DURATION", defaultText: "never", setting: "job.timeout", help: "end the job after this time, with exit code 124"},
 	{names: []string{"grace"}, arg: "DURATION", setting: "job.grace"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -222,6 +223,16 @@ func elements(text string) []string {
 		l[i] = strings.TrimSpace(l[i])
 	}
 	return l
+}
+
+// distinct returns list without repeated elements.
+func distinct(list []string) (once []string) {
+	for _, e := range list {
+		if !slices.Contains(once, e) {
+			once = append(once, e)
+		}
+	}
+	return once
 }
 
 func wordsOf(text string) []string {

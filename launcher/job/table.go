@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 )
 
@@ -95,6 +96,18 @@ var settings = []setting{
 			Help: "directory for the stacks of all goroutines, in files RANK.stacks, when gorun reports what the ranks do; empty: none"},
 		apply: func(j *Job, s string) { j.StacksDir = s },
 		value: func(j *Job) string { return j.StacksDir },
+	},
+	{
+		Param: params.Param{Key: "job.profile", Kind: params.List, Choices: wire.ProfileKinds,
+			Help: "profiles of all ranks that gorun collects and merges; empty: none"},
+		apply: func(j *Job, s string) { j.Profile = distinct(elements(s)) },
+		value: func(j *Job) string { return strings.Join(j.Profile, ",") },
+	},
+	{
+		Param: params.Param{Key: "job.profile_dir", Kind: params.String, Default: ".",
+			Help: "directory for the merged profiles, in files weft-JOB.KIND.pprof"},
+		apply: func(j *Job, s string) { j.ProfileDir = s },
+		value: func(j *Job) string { return j.ProfileDir },
 	},
 	{
 		Param: params.Param{Key: "job.map_by", Kind: params.String, Default: "slot",

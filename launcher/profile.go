@@ -1,0 +1,318 @@
+package launcher
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/profiles"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+)
+
+// The profiles of -profile. Each rank makes them and writes each to a file (package profile of
+// internal/mpi). When all ranks have ended, gorun reads these files from the hosts, and merges them
+// into one file for each kind.
+//
+//	rank 0 ─ file ─ host ─┐
+//	rank 1 ─ file ─ host ─┼─ fetcher ─► readAhead files ─► profiles.Writer ─► DIR/weft-JOB.cpu.pprof
+//	…                    ─┘
+
+const (
+	// readAhead is the number of files of ranks that gorun reads at the same time, because most are so
+	// short that each takes one round trip.
+	readAhead = 16
+	// profileGrace is how long gorun reads profiles if the job's timeout or a second SIGINT has ended the
+	// job.
+	profileGrace = 10 * time.Second
+)
+
+// checkProfileDir makes the directory for profiles, and checks that files can be made there.
+func (s *session) checkProfileDir() error {
+	dir, err := filepath.Abs(s.job.ProfileDir)
+	if err != nil {
+		return err
+	}
+	s.profileDir = dir
+	err = s.interruptible(func() error {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+		f, err := os.CreateTemp(dir, ".weft-*")
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Close(), os.Remove(f.Name()))
+	})
+	var coded *startError
+	if err != nil && !errors.As(err, &coded) {
+		return fmt.Errorf("-profile-dir (job.profile_dir): %w", err)
+	}
+	return err
+}
+
+// merged is the result of one kind of profile.
+type merged struct {
+	kind  string
+	ranks int    // number of ranks whose profiles are in the file
+	path  string // of the file; "": no rank has a profile
+}
+
+// lostProfiles are ranks of a group without a profile of some kind, all for the same reason.
+type lostProfiles struct {
+	group  int
+	reason string
+}
+
+// collectProfiles reads the profiles of all ranks and writes the merged files. It prints where these are,
+// and which ranks have no profile, and why. An error means that the files could not be written, or that
+// the user has ended gorun meanwhile; then there are no files. The ranks have ended, and the tree is
+// still open.
+func (r *run) collectProfiles(ctx context.Context) error {
+	if len(r.job.Profile) == 0 || !slices.ContainsFunc(r.ranks, func(rk rank) bool { return rk.pid != 0 }) {
+		return nil
+	}
+	ctx, cancel := r.profileContext(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { r.files.stop(context.Cause(ctx)) })
+	defer stop()
+	dir, err := os.MkdirTemp(r.profileDir, ".weft-")
+	if err != nil {
+		return profileError(err)
+	}
+	r.watchdog.RemoveDir(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
+	lost := make(map[lostProfiles]map[string][]int) // ranks, by reason and kind
+	var all []merged
+	for i, kind := range r.job.Profile {
+		m, err := r.mergeProfiles(i, filepath.Join(dir, kind), lost)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			return profileError(err)
+		}
+		m.kind = kind
+		all = append(all, m)
+	}
+	for i, m := range all {
+		if m.path == "" {
+			continue
+		}
+		name := filepath.Join(r.profileDir, fmt.Sprintf("weft-%s.%s.pprof", r.id, m.kind))
+		if err := os.Rename(m.path, name); err != nil {
+			return profileError(err)
+		}
+		all[i].path = name
+	}
+	for _, line := range r.lostLines(lost) {
+		r.printLine(line)
+	}
+	for _, m := range all {
+		if m.path != "" {
+			r.printLine(fmt.Sprintf("%s profile of %s: %s", m.kind, plural(m.ranks, "rank"), m.path))
+		}
+	}
+	return nil
+}
+
+// profileContext returns a context for reading profiles: it ends with ctx, and at the job's deadline or,
+// if gorun must end soon, after profileGrace.
+func (r *run) profileContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	if r.limitDrain {
+		return context.WithTimeoutCause(ctx, profileGrace, fmt.Errorf("reading them took longer than %v", profileGrace))
+	}
+	if !r.deadline.IsZero() {
+		late := &startError{proto.ExitTimeout, fmt.Sprintf("the job ran longer than its timeout of %v", r.job.Timeout)}
+		return context.WithDeadlineCause(ctx, r.deadline, late)
+	}
+	return context.WithCancel(ctx)
+}
+
+// profileError returns the error of profiles that cannot be collected. It leaves out the names of
+// temporary files.
+func profileError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return fmt.Errorf("the profiles are lost: %w", err)
+}
+
+// mergeProfiles reads the file with the index file in Prepare.RankFiles from all ranks, and writes the
+// merged profile to path. It adds the ranks that have no profile to lost. The error is that of writing.
+func (r *run) mergeProfiles(file int, path string, lost map[lostProfiles]map[string][]int) (m merged, err error) {
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return m, err
+	}
+	defer func() {
+		if e := out.Close(); err == nil {
+			err = e
+		}
+	}()
+	w := profiles.NewWriter(out)
+	files := make([]*rankFile, len(r.ranks)) // nil: not open
+	defer func() {
+		for _, f := range files {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}()
+	next := 0 // number of the rank whose file is opened next
+	for i := range r.ranks {
+		for ; next < min(i+readAhead, len(files)); next++ {
+			if r.ranks[next].pid != 0 {
+				files[next] = r.files.file(r.ranks[next].host, next, file)
+			}
+		}
+		if files[i] == nil {
+			continue // the rank was not started
+		}
+		reason, err := r.addProfile(w, i, files[i])
+		if err != nil {
+			return m, err
+		}
+		files[i].Close()
+		files[i] = nil
+		if reason == "" {
+			m.ranks++
+			continue
+		}
+		g := r.groupOf(i)
+		key := lostProfiles{g.id, reason}
+		if lost[key] == nil {
+			lost[key] = make(map[string][]int)
+		}
+		kind := r.job.Profile[file]
+		lost[key][kind] = append(lost[key][kind], g.rank(i))
+	}
+	if m.ranks > 0 {
+		m.path = path
+	}
+	return m, w.Close()
+}
+
+// addProfile reads the frames that a rank has written, and adds the profiles in them to w. reason says
+// why the rank has no profile, or not a complete one; "": it has one. The error is that of w.
+func (r *run) addProfile(w *profiles.Writer, number int, from io.Reader) (reason string, err error) {
+	labels := r.profileLabels(number)
+	frames := bufio.NewReader(from)
+	last := byte(0) // kind of the last frame; 0: there is none
+	for n := 0; ; n++ {
+		kind, body, err := wire.ReadProfile(frames)
+		switch {
+		case errors.Is(err, io.EOF):
+			if last == wire.ProfileData {
+				return "", nil
+			}
+			return r.noProfile(number, last != 0), nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return r.noProfile(number, true), nil
+		case errors.Is(err, wire.ErrProfile):
+			return "what it has written is not a profile", nil
+		case err != nil:
+			return err.Error(), nil
+		case n == maxFrames:
+			return fmt.Sprintf("it has written more than %d profiles", maxFrames/2), nil
+		}
+		switch kind {
+		case wire.ProfileFailed:
+			return proto.OneLine(string(body), maxReason), nil
+		case wire.ProfileData:
+			switch err := w.Add(body, labels); {
+			case errors.Is(err, profiles.ErrInvalid):
+				return "what it has written is " + proto.OneLine(err.Error(), maxReason), nil
+			case err != nil:
+				return "", err
+			}
+		}
+		last = kind
+	}
+}
+
+const (
+	maxReason = 200     // largest number of characters of a reason that a rank gives
+	maxFrames = 1 << 16 // largest number of frames of a rank
+)
+
+// profileLabels returns the labels of a rank's samples.
+func (r *run) profileLabels(number int) []profiles.Label {
+	labels := []profiles.Label{{Key: "rank", Value: r.nameOfRank(number)}, {Key: "host", Value: r.hostOfRank(number)}}
+	if len(r.job.Apps) > 1 || len(r.groups) > 1 {
+		labels = append(labels, profiles.Label{Key: "app", Value: filepath.Base(r.programOf(number).program)})
+	}
+	return labels
+}
+
+// hostOfRank returns the name of a rank's host, as the user knows it.
+func (r *run) hostOfRank(number int) string {
+	if r.onlyThisHost() {
+		return r.host
+	}
+	return r.nameOf(r.ranks[number].host)
+}
+
+// noProfile returns why a rank has not written its profile. begun means that it has called Init.
+func (r *run) noProfile(number int, begun bool) string {
+	e := r.ranks[number].exit
+	switch {
+	case e != nil && e.Signal != 0 && e.AfterEnd:
+		return "gorun ended it"
+	case e != nil && e.Signal != 0:
+		return "it was killed by " + signalName(syscall.Signal(e.Signal))
+	case begun:
+		return "it ended without Finalize"
+	}
+	return r.programOf(number).program + " is not a weft program, or has not called comm.Init"
+}
+
+// lostLines returns a line for each reason for which ranks have no profile. If the same ranks have no
+// profile of any kind, the line does not name the kinds.
+func (r *run) lostLines(lost map[lostProfiles]map[string][]int) (lines []string) {
+	keys := slices.SortedFunc(maps.Keys(lost), func(a, b lostProfiles) int {
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.reason, b.reason))
+	})
+	for _, key := range keys {
+		kinds := lost[key]
+		done := make(map[string]bool)
+		for _, kind := range r.job.Profile {
+			ranks := kinds[kind]
+			if len(ranks) == 0 || done[kind] {
+				continue
+			}
+			var same []string
+			for _, other := range r.job.Profile {
+				if slices.Equal(kinds[other], ranks) {
+					same, done[other] = append(same, other), true
+				}
+			}
+			what := "profile"
+			if len(same) < len(r.job.Profile) {
+				what = strings.Join(same, ", ") + " profile"
+			}
+			who := "rank"
+			if len(ranks) > 1 {
+				who = "ranks"
+			}
+			who += " " + rankList(ranks)
+			if key.group > 0 {
+				who += fmt.Sprintf(" of group %d", key.group)
+			}
+			lines = append(lines, fmt.Sprintf("no %s of %s: %s", what, who, key.reason))
+		}
+	}
+	return lines
+}
