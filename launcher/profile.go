@@ -303,15 +303,15 @@ func (r *run) lostLines(lost map[lostProfiles]map[string][]int) (lines []string)
 			if len(same) < len(r.job.Profile) {
 				what = strings.Join(same, ", ") + " profile"
 			}
-			who := "rank"
+			ofRanks := "rank"
 			if len(ranks) > 1 {
-				who = "ranks"
+				ofRanks = "ranks"
 			}
-			who += " " + rankList(ranks)
+			ofRanks += " " + rankList(ranks)
 			if key.group > 0 {
-				who += fmt.Sprintf(" of group %d", key.group)
+				ofRanks += fmt.Sprintf(" of group %d", key.group)
 			}
-			lines = append(lines, fmt.Sprintf("no %s of %s: %s", what, who, key.reason))
+			lines = append(lines, fmt.Sprintf("no %s of %s: %s", what, ofRanks, key.reason))
 		}
 	}
 	return lines

@@ -92,3 +92,15 @@ func TestGorunIsCopied(t *testing.T) {
 	require.Empty(t, r.Stdout)
 	require.Contains(t, r.Stderr, "/nonexistent/gorun: No such file or directory")
 }
+
+// TestProfile makes profiles of ranks on two hosts of an allocation. Each rank must have samples with the name
+// of its host.
+func TestProfile(t *testing.T) {
+	c := slurm(t)
+	dir := t.TempDir()
+	r := c.salloc(c.first(2)+" -N2 --ntasks-per-node=2", "-profile", "goroutine", "-profile-dir", dir, run.Rank(), "hello").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Contains(t, r.Stderr, "gorun: goroutine profile of 4 ranks: "+dir)
+	want := map[int64]string{0: c.name(1), 1: c.name(1), 2: c.name(2), 3: c.name(2)}
+	require.Equal(t, want, run.HostsIn(run.Profile(t, dir, "goroutine"), "main.main"))
+}

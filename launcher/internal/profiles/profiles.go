@@ -176,7 +176,7 @@ func (w *Writer) sample(s *profile.Sample, numbers map[*profile.Location]uint64,
 			m = appendMessage(m, sampleLabel, l)
 		}
 	}
-	w.buf = append(w.buf, w.tables.take()...)
+	w.buf = append(w.buf, w.take()...)
 	w.buf = appendMessage(w.buf, fieldSample, m)
 	return w.flush(flushBytes)
 }
@@ -190,7 +190,7 @@ const flushBytes = 64 << 10
 
 // flush writes the encoded fields if there are more than least bytes of them.
 func (w *Writer) flush(least int) error {
-	w.buf = append(w.buf, w.tables.take()...)
+	w.buf = append(w.buf, w.take()...)
 	if len(w.buf) <= least {
 		return nil
 	}
