@@ -21,7 +21,7 @@ import (
 // amount of memory, here and in each node of the tree, regardless of the size of the file. Any number
 // of files may be open.
 type fetcher struct {
-	do func(proto.Message) // Node.Do
+	do func(proto.Message) // Node.Do; called with mu held
 
 	mu   sync.Mutex // guards the fields below, and those of the open files
 	open map[rankFileKey]*rankFile

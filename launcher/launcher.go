@@ -284,7 +284,7 @@ func (s *session) prepare(id string) *outcome {
 		s.statsDir = dir
 	}
 	if len(j.Profile) > 0 {
-		if err := s.checkProfileDir(); err != nil {
+		if err := s.checkProfileDir(id); err != nil {
 			return s.startFailure(err)
 		}
 	}

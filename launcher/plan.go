@@ -191,8 +191,10 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
 		Stats: r.wantsStats(), Detail: r.wantsStats(),
-		RankFiles: j.Profile,
-		Rebind:    j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
+		Rebind: j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
+	}
+	for _, kind := range j.Profile {
+		m.RankFiles = append(m.RankFiles, proto.RankFile{Name: kind})
 	}
 	r.assignAddresses(r.group, m)
 	if err := r.describePrograms(m); err != nil {

@@ -38,8 +38,9 @@ const (
 	profileGrace = 10 * time.Second
 )
 
-// checkProfileDir makes the directory for profiles, and checks that files can be made there.
-func (s *session) checkProfileDir() error {
+// checkProfileDir makes the directory for profiles, and checks that files can be made there. id is the id of
+// the job's first run.
+func (s *session) checkProfileDir(id string) error {
 	dir, err := filepath.Abs(s.job.ProfileDir)
 	if err != nil {
 		return err
@@ -49,17 +50,25 @@ func (s *session) checkProfileDir() error {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return err
 		}
-		f, err := os.CreateTemp(dir, ".weft-*")
+		part, err := s.partDir(id)
 		if err != nil {
 			return err
 		}
-		return errors.Join(f.Close(), os.Remove(f.Name()))
+		return os.Remove(part)
 	})
 	var coded *startError
 	if err != nil && !errors.As(err, &coded) {
 		return fmt.Errorf("-profile-dir (job.profile_dir): %w", err)
 	}
 	return err
+}
+
+// partDir makes a directory in s.profileDir for profiles that are not complete. The caller removes it. If gorun
+// is killed, the watchdog removes it.
+func (s *session) partDir(id string) (string, error) {
+	dir := filepath.Join(s.profileDir, ".weft-"+id)
+	s.watchdog.RemoveDir(dir) // before it exists, so that it is never left
+	return dir, os.Mkdir(dir, 0o700)
 }
 
 // merged is the result of one kind of profile.
@@ -87,11 +96,10 @@ func (r *run) collectProfiles(ctx context.Context) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { r.files.stop(context.Cause(ctx)) })
 	defer stop()
-	dir, err := os.MkdirTemp(r.profileDir, ".weft-")
+	dir, err := r.partDir(r.id)
 	if err != nil {
 		return profileError(err)
 	}
-	r.watchdog.RemoveDir(dir)
 	defer func() { _ = os.RemoveAll(dir) }()
 	lost := make(map[lostProfiles]map[string][]int) // ranks, by reason and kind
 	var all []merged

@@ -2,14 +2,19 @@ package launcher
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/wire"
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/profiles"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/job"
@@ -131,4 +136,34 @@ func FuzzAddProfile(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, []int64{0}, merged.Sample[0].NumLabel["rank"])
 	})
+}
+
+// TestCollectingIsEnded: if the hosts do not answer and gorun must end, collectProfiles must return the cause,
+// and leave no file. The job's timeout must give its exit code.
+func TestCollectingIsEnded(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(r *run)
+		says   string
+		code   int
+	}{
+		"signal":  {func(*run) {}, "the profiles are lost: a signal", proto.ExitFailed},
+		"timeout": {func(r *run) { r.deadline, r.job.Timeout = time.Now().Add(-time.Second), time.Minute }, "the profiles are lost: the job ran longer than its timeout of 1m0s", proto.ExitTimeout},
+	} {
+		r := profiledRun(3, "cpu", "heap")
+		r.profileDir, r.watchdog = t.TempDir(), &procs.Watchdog{}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r.files = newFetcher(func(proto.Message) { cancel(errors.New("a signal")) })
+		if name == "timeout" {
+			r.files = newFetcher(func(proto.Message) {})
+		}
+		test.change(r)
+		err := r.collectProfiles(ctx)
+		require.EqualError(t, err, test.says)
+		require.Equal(t, test.code, codeOf(err))
+		left, err := os.ReadDir(r.profileDir)
+		require.NoError(t, err)
+		require.Empty(t, left)
+		require.Empty(t, r.files.open)
+		cancel(nil)
+	}
 }

@@ -349,8 +349,8 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 	if c.records.file != nil {
 		card.Record, card.RecordBits = childRecord, c.records.bits
 	}
-	for k, name := range c.job.RankFiles {
-		card.Files = append(card.Files, bootstrap.CardFile{Name: name, FD: childFiles + k})
+	for k, f := range c.job.RankFiles {
+		card.Files = append(card.Files, bootstrap.CardFile{Name: f.Name, FD: childFiles + k})
 	}
 	card.Inspect = childInspect
 	card.Control, card.Cores, card.Addrs = childControl, c.topo().Usable(), m.Addrs

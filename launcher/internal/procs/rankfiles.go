@@ -33,17 +33,17 @@ type rankFile struct {
 	file int // index in Prepare.RankFiles
 }
 
-// make makes the files of a rank, in the order of names. The caller does not close them.
-func (s *rankFiles) make(rank int, names []string) (list []*os.File, err error) {
+// make makes the files of a rank, in the order of want. The caller does not close them.
+func (s *rankFiles) make(rank int, want []proto.RankFile) (list []*os.File, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, os.ErrClosed
 	}
-	for i, name := range names {
-		f, err := unnamedFile("weft-" + name)
+	for i, w := range want {
+		f, err := unnamedFile("weft-"+w.Name, w.Large)
 		if err != nil {
-			return nil, fmt.Errorf("file for %s: %w", name, err)
+			return nil, fmt.Errorf("file for %s: %w", w.Name, err)
 		}
 		if s.files == nil {
 			s.files = make(map[rankFile]*os.File)
@@ -54,17 +54,15 @@ func (s *rankFiles) make(rank int, names []string) (list []*os.File, err error) 
 	return list, nil
 }
 
-// unnamedFile makes an empty file without a name: in memory or, if the system has no such files, in the
-// directory for temporary files. No child inherits it by itself.
-func unnamedFile(name string) (*os.File, error) {
-	f, err := sys.MemoryFile(name)
-	if errors.Is(err, sys.ErrNoMemoryFiles) {
-		return unnamedOnDisk(name)
+// unnamedFile makes an empty file without a name: in memory or, if it may be large or the system has no such
+// files, in the directory for temporary files. No child inherits it by itself.
+func unnamedFile(name string, large bool) (*os.File, error) {
+	if !large {
+		f, err := sys.MemoryFile(name)
+		if !errors.Is(err, sys.ErrNoMemoryFiles) {
+			return f, err
+		}
 	}
-	return f, err
-}
-
-func unnamedOnDisk(name string) (*os.File, error) {
 	f, err := os.CreateTemp("", name+"-*")
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,7 +47,7 @@ esac`, childFiles, childFiles+1)
 	await[proto.Ended](t, emitted)
 
 	group := testGroup(t, 1, 2, 1, fmt.Sprintf("echo spawned >/proc/self/fd/%d", childFiles))
-	group.RankFiles = []string{"a"}
+	group.RankFiles = []proto.RankFile{{Name: "a", Large: true}}
 	h.Do(group)
 	await[proto.Prepared](t, emitted)
 	h.Do(proto.Start{Group: 1})
@@ -80,7 +79,7 @@ func rankFileHost(t *testing.T, script string, np int) (*Host, chan proto.Messag
 	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	m := testPrepare(t, np, script)
-	m.RankFiles = []string{"a", "b"}
+	m.RankFiles = []proto.RankFile{{Name: "a"}, {Name: "b", Large: true}}
 	h.Do(m)
 	require.Equal(t, proto.Prepared{}, await[proto.Prepared](t, emitted))
 	return h, emitted
@@ -115,16 +114,13 @@ func openRankFiles(t *testing.T) (list []string) {
 	return list
 }
 
-// TestUnnamedFile: the file must have no name, and must be readable and writable, also if the system
-// refuses memory files.
+// TestUnnamedFile: the file must have no name, and must be readable and writable, in memory and on disk. Only a
+// large one needs the directory for temporary files.
 func TestUnnamedFile(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	for _, make := range []func() (*os.File, error){
-		func() (*os.File, error) { return unnamedFile("x") },
-		func() (*os.File, error) { return unnamedOnDisk("x") },
-	} {
-		f, err := make()
+	for _, large := range []bool{false, true} {
+		f, err := unnamedFile("x", large)
 		require.NoError(t, err)
 		_, err = f.WriteString("text")
 		require.NoError(t, err)
@@ -132,9 +128,9 @@ func TestUnnamedFile(t *testing.T) {
 		_, err = f.ReadAt(b, 0)
 		require.NoError(t, err)
 		require.Equal(t, "text", string(b))
-		st, err := f.Stat()
-		require.NoError(t, err)
-		require.Zero(t, st.Sys().(*syscall.Stat_t).Nlink)
+		var st unix.Stat_t
+		require.NoError(t, unix.Fstat(int(f.Fd()), &st))
+		require.Zero(t, st.Nlink)
 		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 		require.NoError(t, err)
 		require.NotZero(t, flags&unix.FD_CLOEXEC)
@@ -144,6 +140,9 @@ func TestUnnamedFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	t.Setenv("TMPDIR", dir+"/missing")
-	_, err = unnamedOnDisk("x")
+	_, err = unnamedFile("x", true)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	f, err := unnamedFile("x", false)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
 }

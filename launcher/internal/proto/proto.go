@@ -65,7 +65,7 @@
 //
 // # Files of ranks
 //
-// A rank may leave data of any size for gorun, for example a profile. For each name in
+// A rank may leave data of any size for gorun, for example a profile. For each element of
 // Prepare.RankFiles, the host gives each rank an empty file that has no name in any file system. The
 // rank inherits it, and finds it by its job card. The rank writes while it runs, without waiting for
 // gorun. The host keeps the file until gorun has read it, or until the host's part of the job ends;
@@ -273,12 +273,19 @@ type Prepare struct {
 	Detail bool `json:"detail,omitempty"`
 	// Segments says that the hosts remove shared memory of libfabric that ranks leave in /dev/shm.
 	Segments bool `json:"segments,omitempty"`
-	// RankFiles are the names of the files that each rank of the group gets and gorun reads after its
-	// end: see above.
-	RankFiles []string `json:"rank_files,omitempty"`
+	// RankFiles are the files that each rank of the group gets and gorun reads after its end: see above.
+	RankFiles []RankFile `json:"rank_files,omitempty"`
 	// Files are files that hosts may need: first the program of each app whose Staged is set, then
 	// the files that the user names.
 	Files []File `json:"files,omitempty"`
+}
+
+// RankFile is a file that each rank gets and gorun reads after the rank has ended.
+type RankFile struct {
+	Name string `json:"name"` // by which the rank finds it in its job card
+	// Large says that the file may have more bytes than memory should hold. It is then on disk, in the
+	// host's directory for temporary files. Otherwise it is in memory, if the system has memory files.
+	Large bool `json:"large,omitempty"`
 }
 
 // App is a program of the job.
