@@ -135,6 +135,9 @@ func TestProfileOfAbsentRanks(t *testing.T) {
 			if p := all["cpu"]; test.ranks != nil {
 				require.NotNil(t, p, errs)
 				require.Equal(t, test.ranks, names(ranksIn(p, "main.burnIt")), errs)
+				if mode == "session" {
+					require.Equal(t, test.ranks, names(ranksIn(p, "main.burnAgain")))
+				}
 			}
 		})
 	}

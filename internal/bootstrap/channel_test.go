@@ -113,9 +113,12 @@ func TestFilesOfCard(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer null.Close()
-	readable, err := os.Open(named.Name())
+	removed := t.TempDir() + "/removed"
+	require.NoError(t, os.WriteFile(removed, nil, 0o600))
+	readable, err := os.Open(removed)
 	require.NoError(t, err)
 	defer readable.Close()
+	require.NoError(t, os.Remove(removed))
 	for _, fd := range []int{-1, 1 << 20, int(named.Fd()), int(readable.Fd()), int(null.Fd())} {
 		require.False(t, rankFile(fd), "descriptor %d", fd)
 	}

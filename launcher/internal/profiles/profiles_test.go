@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -145,10 +146,14 @@ func TestInvalid(t *testing.T) {
 	require.NoError(t, w.Add(good, []Label{{"rank", "0"}}))
 	for name, bad := range map[string][]byte{
 		"empty": nil, "text": []byte("not a profile"), "cut": good[:len(good)/2], "empty archive": zipped(nil), "no profile inside": zipped([]byte("not a profile")),
-		"too long when unpacked": zipped(make([]byte, maxRaw+1)),
+		"too long when unpacked": zipped(appendMessage(unzipped(t, good), fieldString, make([]byte, maxRaw))),
 		"other kind":             ranked(t, 0x1000, 1, func(p *profile.Profile) { p.SampleType[1].Type = "delay" }),
 	} {
-		require.ErrorIs(t, w.Add(bad, []Label{{"rank", "1"}}), ErrInvalid, name)
+		err := w.Add(bad, []Label{{"rank", "1"}})
+		require.ErrorIs(t, err, ErrInvalid, name)
+		if name == "too long when unpacked" {
+			require.ErrorContains(t, err, "more than 33554432 bytes")
+		}
 	}
 	require.NoError(t, w.Add(good, []Label{{"rank", "2"}}))
 	require.NoError(t, w.Close())
@@ -161,34 +166,43 @@ func TestInvalid(t *testing.T) {
 	require.Equal(t, []int64{0, 0, 2, 2}, ranks)
 }
 
-// full is an io.Writer on a full disk.
-type full struct{}
+// unzipped returns a profile without its compression.
+func unzipped(t testing.TB, data []byte) []byte {
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	require.NoError(t, err)
+	raw, err := io.ReadAll(z)
+	require.NoError(t, err)
+	return raw
+}
+
+// full is an io.Writer on a disk with room for so many bytes.
+type full int
 
 var errFull = errors.New("no space left on device")
 
-func (full) Write([]byte) (int, error) { return 0, errFull }
+func (f *full) Write(b []byte) (int, error) {
+	if len(b) > int(*f) {
+		return 0, errFull
+	}
+	*f -= full(len(b))
+	return len(b), nil
+}
 
 // TestFull: an error of the io.Writer must reach the caller, at the latest by Close, and must not look
 // like an error of a rank.
 func TestFull(t *testing.T) {
-	w := NewWriter(full{})
-	err := errors.Join(w.Add(ranked(t, 0, 1, nil), nil), w.Close())
-	require.ErrorIs(t, err, errFull)
-	require.NotErrorIs(t, err, ErrInvalid)
+	for _, room := range []full{0, 10, 100} {
+		w := NewWriter(&room)
+		err := errors.Join(w.Add(ranked(t, 0, 1, nil), nil), w.Close())
+		require.ErrorIs(t, err, errFull)
+		require.NotErrorIs(t, err, ErrInvalid)
+	}
 }
 
 // FuzzAdd adds arbitrary bytes as the profile of a rank. If Add accepts them, package profile must accept
 // the result, with the same sums.
 func FuzzAdd(f *testing.F) {
-	unzip := func(b []byte) []byte {
-		z, err := gzip.NewReader(bytes.NewReader(b))
-		require.NoError(f, err)
-		var raw bytes.Buffer
-		_, err = raw.ReadFrom(z)
-		require.NoError(f, err)
-		return raw.Bytes()
-	}
-	f.Add(unzip(ranked(f, 0x1000, 1, nil)))
+	f.Add(unzipped(f, ranked(f, 0x1000, 1, nil)))
 	f.Add([]byte("x"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var in, out bytes.Buffer
