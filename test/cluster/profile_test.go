@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,4 +68,31 @@ func TestProfileOnAFullDisk(t *testing.T) {
 	left, err := os.ReadDir(filepath.Clean(dir))
 	require.NoError(t, err)
 	require.Empty(t, left) // the file system has ended with unshare
+}
+
+// TestProfileOfARestart: the first run of a job ends with a killed rank, and the second one well. gorun must name
+// the ranks of the first run, and write the profile of the second.
+func TestProfileOfARestart(t *testing.T) {
+	c := hosts(t)
+	dir := t.TempDir()
+	r := c.gorunOn("1:2,2:1", "-on-failure", "restart", "-np", "3", "-profile", "goroutine", "-profile-dir", dir, run.Rank(), "once", "2").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Contains(t, r.Stderr, "gorun: no profile of rank 2: it was killed by signal 9 (SIGKILL)\n")
+	want := map[int64]string{0: c.name(1), 1: c.name(1), 2: c.name(2)}
+	require.Equal(t, want, run.HostsIn(run.Profile(t, dir, "goroutine"), "main.main"))
+}
+
+// TestProfileOfAKilledGorun kills gorun while the ranks run. No process and no file may stay, also not in the
+// directory for profiles.
+func TestProfileOfAKilledGorun(t *testing.T) {
+	c := hosts(t)
+	dir := t.TempDir()
+	p := c.gorunOn("1:2,2:1", "-np", "3", "-profile", "cpu,heap", "-profile-dir", dir, run.Rank(), "wait").Start(t)
+	p.AwaitStdout(3, "up")
+	p.Signal(syscall.SIGKILL)
+	require.Equal(t, 128+int(syscall.SIGKILL), p.Wait().Code)
+	c.awaitGone(1, 2)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
