@@ -104,3 +104,12 @@ func TestProfile(t *testing.T) {
 	want := map[int64]string{0: c.name(1), 1: c.name(1), 2: c.name(2), 3: c.name(2)}
 	require.Equal(t, want, run.HostsIn(run.Profile(t, dir, "goroutine"), "main.main"))
 }
+
+// TestStats: statistics of ranks on two hosts of an allocation must have the calls of all ranks.
+func TestStats(t *testing.T) {
+	c := slurm(t)
+	r := c.salloc(c.first(2)+" -N2 --ntasks-per-node=2", "-stats", run.Rank(), "work").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Contains(t, r.Stderr, "gorun: statistics of 4 ranks, ")
+	require.Regexp(t, `(?m)^Isend +12 `, r.Stderr)
+}

@@ -125,6 +125,8 @@ func perform(c *comm.Comm) error {
 	case "kill", "once":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
+	case "stay":
+		time.Sleep(time.Hour)
 	case "abort":
 		c.Abort(number(3))
 	}
