@@ -79,8 +79,11 @@ type link struct {
 	// For the record of this rank; see record.go.
 	recordName string // the name of which recordOp is the number
 	recordOp   record.Op
-	began      time.Duration // when the call began
-	exact      bool          // began is the time of a reading of the clock
+	// No other goroutine starts a collective of the communicator before this one ends: it is blocking, and
+	// no CreateGroup.
+	alone bool
+	began        time.Duration // when the call began
+	exact        bool          // began is the time of a reading of the clock
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu

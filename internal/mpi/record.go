@@ -97,10 +97,14 @@ func (l *link) enterRecord() {
 		return
 	}
 	if l.recordName != l.name {
-		l.recordName, l.recordOp = l.name, r.Op(l.name, inBackground(l.name))
+		l.recordName = l.name
+		l.recordOp = r.Op(l.name, inBackground(l.name))
+		l.alone = !inBackground(l.name) && l.env.Tag <= seqMask
 	}
 	l.began, l.exact = r.Recent()
-	r.Enter(l.recordOp, l.s.recorded, uint32(l.env.Tag))
+	if l.alone {
+		r.Enter(l.recordOp, l.s.recorded, uint32(l.env.Tag))
+	}
 }
 
 // inBackground reports whether the name is that of a nonblocking or persistent collective.
@@ -112,11 +116,18 @@ func inBackground(name string) bool {
 //
 // Hot path: no allocation.
 func (l *link) leaveRecord() {
-	if r := l.s.job.record; r != nil && !l.s.hidden.Load() {
-		r.Leave(&record.Event{
-			Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
-			Bytes: int64(max(bytesOf(l.send, l.sendViews), bytesOf(l.recv, l.recvViews))),
-		}, l.exact)
+	r := l.s.job.record
+	if r == nil || l.s.hidden.Load() {
+		return
+	}
+	e := record.Event{
+		Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
+		Bytes: int64(max(bytesOf(l.send, l.sendViews), bytesOf(l.recv, l.recvViews))),
+	}
+	if l.alone {
+		r.Leave(&e, l.exact)
+	} else {
+		r.Call(&e, l.exact)
 	}
 }
 

@@ -133,18 +133,17 @@ func (r *Reader) Sizes() (list [Classes]uint64) {
 	return list
 }
 
-// Entered returns the last collective that the rank has entered: its name, the index of its
+// inside returns a collective that the rank has entered and not left: its name, the index of its
 // communicator, and its number there. ok is false if there is none.
-func (r *Reader) Entered() (op Op, comm uint16, seq uint32, ok bool) {
-	w := word(r.mem, enteredAt).Load()
-	return Op(w >> 40), uint16(w >> 48), uint32(w), w != 0
-}
-
-// inside is Entered for a collective that the rank has not left.
 func (r *Reader) inside() (op Op, comm uint16, seq uint32, ok bool) {
-	left := word(r.mem, leftAt).Load()
-	op, comm, seq, ok = r.Entered()
-	return op, comm, seq, ok && left != entered(op, comm, seq)
+	for i := range r.Comms() {
+		at := commsAt + i*entrySize
+		if word(r.mem, at+commDepthAt).Load() != 0 {
+			w := word(r.mem, at+commEnteredAt).Load()
+			return Op(w >> 32), uint16(i), uint32(w), true
+		}
+	}
+	return 0, 0, 0, false
 }
 
 // Read calls f with the messages and calls that the rank has recorded since the last Read, and that

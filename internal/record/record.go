@@ -174,9 +174,6 @@ const (
 	callsTailAt    = 200
 	opsCountAt     = 208 // entries in the table of operations
 	commsCountAt   = 216 // entries in the table of communicators
-	enteredAt      = 256 // the collective call that the rank has entered last; see Recorder.Enter
-	enteredTimeAt  = 264
-	leftAt         = 272 // the collective call that the rank has left last
 	nowAt          = 320 // latest reading of the clock
 	detailAt       = 384 // 1: record with detail; the reader sets it
 )
@@ -194,8 +191,9 @@ type Recorder struct {
 	base   time.Time
 	detail *atomic.Uint64
 
-	mu    sync.Mutex // guards the following fields
-	calls ring
+	calls callRing
+
+	mu    sync.Mutex // guards the counters of operations, and the following fields
 	names map[string]Op
 	comms int      // entries of the table of communicators
 	freed []uint16 // entries of communicators that were freed, in the order of their ends
@@ -219,7 +217,7 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 		ring: newRing(mem, rings, ringBits, messagesHeadAt, messagesTailAt), base: r.base, detail: r.detail,
 		now: word(mem, nowAt), peers: mem[peersAt:rings], classes: mem[classesAt : classesAt+classesSize],
 	}
-	r.calls = newRing(mem, rings+eventSize<<ringBits, ringBits, callsHeadAt, callsTailAt)
+	r.calls = callRing{newRing(mem, rings+eventSize<<ringBits, ringBits, callsHeadAt, callsTailAt), word(mem, callsTailAt)}
 	word(mem, readyAt).Store(1)
 	return r, nil
 }
@@ -285,8 +283,10 @@ const (
 	opFlagsAt = 24 // 1: the operation runs in the background
 	opNameAt  = 32
 
-	commIDAt   = 0
-	commNameAt = 8
+	commIDAt      = 0
+	commNameAt    = 8
+	commEnteredAt = 40 // the blocking collective that the rank has entered last
+	commDepthAt   = 48 // number of blocking collectives that the rank has entered and not left: one can be a part of another
 )
 
 func putName(b []byte, name string) {
@@ -310,6 +310,7 @@ func (r *Recorder) Comm(id uint64, name string) uint16 {
 	}
 	at := commsAt + i*entrySize
 	word(r.mem, at+commIDAt).Store(id)
+	word(r.mem, at+commDepthAt).Store(0)
 	putName(r.mem[at+commNameAt:], name)
 	word(r.mem, commsCountAt).Store(uint64(r.comms))
 	return uint16(i)
@@ -325,35 +326,50 @@ func (r *Recorder) FreeComm(i uint16) {
 	}
 }
 
-// Enter records that the rank enters a collective: the number seq in a communicator.
+// Enter records that the rank enters a blocking collective: the number seq in a communicator. Leave records
+// its end. The calls of Enter and Leave for a communicator are ordered by its collectives.
 //
 // Hot path: no allocation, no lock.
 func (r *Recorder) Enter(op Op, comm uint16, seq uint32) {
-	*plain(r.mem, enteredAt) = entered(op, comm, seq)
-	*plain(r.mem, enteredTimeAt) = r.Messages.now.Load()
-}
-
-func entered(op Op, comm uint16, seq uint32) uint64 {
-	return uint64(comm)<<48 | uint64(op)<<40 | uint64(seq)
+	if comm != commOther {
+		at := commsAt + int(comm)*entrySize
+		*plain(r.mem, at+commEnteredAt) = uint64(op)<<32 | uint64(seq)
+		*plain(r.mem, at+commDepthAt)++
+	}
 }
 
 // Leave records the end of the collective e that Enter has recorded; otherwise it is Call.
+//
+// Hot path: no allocation, and no lock without detail.
 func (r *Recorder) Leave(e *Event, exact bool) {
-	*plain(r.mem, leftAt) = entered(e.Op, e.Comm, uint32(e.Tag))
+	if e.Comm != commOther {
+		*plain(r.mem, commsAt+int(e.Comm)*entrySize+commDepthAt)--
+	}
 	r.Call(e, exact)
 }
 
 // Call records a call that has ended now. If exact is set, e.Start is the time of a reading of the clock,
-// and Call computes e.Duration. Otherwise the call has no duration.
+// and Call computes e.Duration. Otherwise the call has no duration. With detail, Call also counts the call.
+//
+// Hot path: no allocation, and no lock without detail.
 func (r *Recorder) Call(e *Event, exact bool) {
+	if exact || r.detail.Load() != 0 {
+		r.count(e, exact)
+		return
+	}
+	if i := r.calls.put(e); i&(clockEvery-1) == 0 {
+		r.Messages.Read() // a rank may call collectives in shared memory only, and so send no message
+		r.calls.head.Store(i)
+	}
+}
+
+// count records a call with detail.
+func (r *Recorder) count(e *Event, exact bool) {
 	if exact {
 		e.Duration = r.Clock() - e.Start
 	}
 	r.mu.Lock()
-	if r.calls.n&(clockEvery-1) == 0 {
-		r.Messages.Read() // a rank may call collectives in shared memory only, and so send no message
-	}
-	r.calls.put(e)
+	r.calls.head.Store(r.calls.put(e) + 1)
 	at := opsAt + int(e.Op)*entrySize
 	*plain(r.mem, at+opCountAt)++
 	*plain(r.mem, at+opBytesAt) += uint64(e.Bytes)
@@ -363,15 +379,14 @@ func (r *Recorder) Call(e *Event, exact bool) {
 
 // End records that the rank has completed Finalize.
 func (r *Recorder) End() {
-	r.mu.Lock()
-	r.calls.publish()
-	r.mu.Unlock()
 	word(r.mem, endAt).Store(uint64(max(r.Clock(), 1)))
 }
 
-// Messages records the messages of a rank. The engine's lock guards it.
+// Messages records the messages of a rank. The engine's lock guards it, except for Read.
 type Messages struct {
 	ring
+	readAt  uint64 // number of events at which the recorder reads the clock next
+	exact   bool   // detail, at the last reading
 	base    time.Time
 	detail  *atomic.Uint64
 	now     *atomic.Uint64 // latest reading of the clock, since base
@@ -383,22 +398,29 @@ type Messages struct {
 // clock, and makes the events before visible to the reader.
 const clockEvery = 32
 
-// Read reads the clock.
+// Read reads the clock. It may be called concurrently.
 func (m *Messages) Read() { m.now.Store(uint64(time.Since(m.base))) }
 
 // Idle reads the clock, and makes the events so far visible to the reader. The engine calls it before it
 // sleeps.
 func (m *Messages) Idle() {
 	m.Read()
-	m.publish()
+	m.head.Store(m.n)
+	m.exact = m.detail.Load() != 0
+	if m.readAt = m.n + clockEvery; m.exact {
+		m.readAt = m.n + 1
+	}
 }
 
-// Sent records a message of this rank to the rank peer.
+// Sent records a message of this rank to the rank peer. With detail, it also counts the message.
 //
 // Hot path: no allocation, no lock.
 func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
-	m.add(OpSent, comm, peer, tag, n, p, seq)
-	if m.detail.Load() != 0 {
+	if m.n >= m.readAt {
+		m.Idle()
+	}
+	m.put(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(OpSent)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
+	if m.exact {
 		m.count(peer, n)
 	}
 }
@@ -407,15 +429,10 @@ func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uin
 //
 // Hot path: no allocation, no lock.
 func (m *Messages) Received(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
-	m.add(OpReceived, comm, peer, tag, n, p, seq)
-}
-
-func (m *Messages) add(op Op, comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
-	if m.n&(clockEvery-1) == 0 || m.detail.Load() != 0 {
-		m.Read()
-		m.publish()
+	if m.n >= m.readAt {
+		m.Idle()
 	}
-	m.words(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(op)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
+	m.put(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(OpReceived)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
 }
 
 // count adds a message to the counters of its receiver and of its size class.

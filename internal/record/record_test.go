@@ -101,17 +101,23 @@ func TestWithoutDetail(t *testing.T) {
 	require.Zero(t, rd.Peers()[0].Messages)
 }
 
-// TestEntered: the last collective that a rank has entered is known without a call that has ended.
-func TestEntered(t *testing.T) {
+// TestInside: the collective in which a rank is, is known without a call that has ended.
+func TestInside(t *testing.T) {
 	r, rd := pair(t, 0, 1)
-	_, _, _, ok := rd.Entered()
+	for i := range uint64(4) {
+		r.Comm(i, "comm")
+	}
+	_, _, _, ok := rd.inside()
 	require.False(t, ok)
 	r.Enter(r.Op("Barrier", false), 3, 1<<30)
-	op, comm, seq, ok := rd.Entered()
+	op, comm, seq, ok := rd.inside()
 	require.True(t, ok)
 	require.Equal(t, "Barrier", rd.Ops()[op].Name)
 	require.EqualValues(t, 3, comm)
 	require.EqualValues(t, 1<<30, seq)
+	r.Leave(&Event{Op: op, Comm: comm, Tag: 1 << 30}, false)
+	_, _, _, ok = rd.inside()
+	require.False(t, ok)
 }
 
 // TestTables: tables that are full take no further names, and entries of communicators are used again.
@@ -158,7 +164,7 @@ func TestLastText(t *testing.T) {
 	for i := range int32(3) {
 		r.Messages.Sent(world, 1, i, 8, Eager, 0)
 		r.Messages.Received(world, 2, i, 4, Collective, 0)
-		r.Leave(&Event{Op: barrier, Comm: world, Peer: -1, Tag: i}, false)
+		r.Call(&Event{Op: barrier, Comm: world, Peer: -1, Tag: i}, false)
 	}
 	r.Messages.Received(world, 2, 9, 16, Rendezvous, 0)
 	require.Equal(t, "Barrier 2 of world; Barrier 1 of world; received 16 B from rank 2 (tag 9); sent 8 B to rank 1 (tag 2)", rd.LastText(name))
@@ -188,7 +194,7 @@ func FuzzReader(f *testing.F) {
 		rd.Comms()
 		rd.Peers()
 		rd.Sizes()
-		rd.Entered()
+		rd.inside()
 		for _, o := range rd.Ops() {
 			require.LessOrEqual(t, len(o.Name), 3*nameMax)
 		}

@@ -26,24 +26,37 @@ func newRing(mem []byte, at, bits, head, tail int) ring {
 	}
 }
 
-// words appends an event.
+// put appends an event.
 //
 // Hot path: no allocation, no lock.
-func (r *ring) words(w0, w1, w2, w3 uint64) {
-	e := (*[eventWords]uint64)(unsafe.Add(r.events, r.n&r.mask*eventSize)) //nolint:gosec // inside the ring, by the mask
+func (r *ring) put(w0, w1, w2, w3 uint64) {
+	e := r.at(r.n)
 	e[0], e[1], e[2], e[3] = w0, w1, w2, w3
 	r.n++
 	*r.tail = r.n
 }
 
-// publish makes the events so far visible to a reader that runs at the same time.
-func (r *ring) publish() { r.head.Store(r.n) }
+// at returns the words of the event number i.
+func (r *ring) at(i uint64) *[eventWords]uint64 {
+	return (*[eventWords]uint64)(unsafe.Add(r.events, i&r.mask*eventSize)) //nolint:gosec // inside the ring, by the mask
+}
 
-// put appends the event e and publishes it.
-func (r *ring) put(e *Event) {
-	r.words(uint64(e.Start), uint64(e.Comm)<<48|uint64(e.Protocol)<<40|uint64(e.Op)<<32|durationWord(e.Duration),
-		uint64(uint32(e.Tag))<<32|uint64(uint32(e.Peer)), uint64(e.Seq&seqMask)<<bytesBits|uint64(min(e.Bytes, maxBytes)))
-	r.publish()
+// callRing is a ring with several writers at a time: they take numbers of events from tail. So an event
+// below tail may not be complete for a moment.
+type callRing struct {
+	ring
+	next *atomic.Uint64 // tail
+}
+
+// put appends the event e and returns its number.
+//
+// Hot path: no allocation, no lock.
+func (r *callRing) put(e *Event) (i uint64) {
+	i = r.next.Add(1) - 1
+	w := r.at(i)
+	w[0], w[1] = uint64(e.Start), uint64(e.Comm)<<48|uint64(e.Protocol)<<40|uint64(e.Op)<<32|durationWord(e.Duration)
+	w[2], w[3] = uint64(uint32(e.Tag))<<32|uint64(uint32(e.Peer)), uint64(e.Seq&seqMask)<<bytesBits|uint64(min(e.Bytes, maxBytes))
+	return i
 }
 
 // load returns the event number i of a ring of 1<<bits events, whose memory is mem.

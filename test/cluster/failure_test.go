@@ -44,6 +44,9 @@ func TestRankFails(t *testing.T) {
 				require.Equal(t, test.code, r.Code, r.Stderr)
 				// gorun prints the rank's last lines, unless it has printed them shortly before.
 				summary := fmt.Sprintf(`gorun: rank 2 %s: %s, pid \d+ on %s; the other 5 ranks were ended\n`, test.how, regexp.QuoteMeta(run.Rank()), c.name(2))
+				if test.act[0] == "kill" {
+					summary += `gorun: rank 2 last: Barrier 1 of world\n`
+				}
 				require.Regexp(t, fmt.Sprintf(`(?s)^(.*rank 2: last words 11\n.*%[1]s|.*%[1]sgorun: the last lines that rank 2 wrote to stderr:\n(gorun:   rank 2: last words \d+\n){10})\z`, summary), r.Stderr)
 
 				failed := r.Report.Runs[0]
