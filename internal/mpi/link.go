@@ -82,8 +82,8 @@ type link struct {
 	// No other goroutine starts a collective of the communicator before this one ends: it is blocking, and
 	// no CreateGroup.
 	alone bool
-	began        time.Duration // when the call began
-	exact        bool          // began is the time of a reading of the clock
+	began time.Duration // when the call began
+	exact bool          // began is the time of a reading of the clock
 
 	lastWait     atomic.Uint64 // number of the collective << 32 | last rank waited for + 1; 0: none
 	checkedWait  uint64        // lastWait at the stall detector's last check; guarded by state.linkMu
