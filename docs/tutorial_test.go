@@ -39,7 +39,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// TestPages tests the tutorial and the pages of the guide. For each page it makes a Go module of the page's
+// TestPages tests the tutorial, the pages of the guide and that on what gorun shows. For each page it makes a Go module of the page's
 // programs, runs the page's commands in order, and compares what they print with what the page shows. The
 // language of a code block says what the block is:
 //
@@ -52,7 +52,7 @@ func TestPages(t *testing.T) {
 	guide, err := filepath.Glob("guide/*.md")
 	require.NoError(t, err)
 	require.Greater(t, len(guide), 10)
-	for _, page := range append(guide, "tutorial.md") {
+	for _, page := range append(guide, "tutorial.md", "sight.md") {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			limit := 40

@@ -25,8 +25,14 @@ func (s *Summary) text(b *strings.Builder) {
 	if n := s.Ranks - s.Recorded; n > 0 {
 		fmt.Fprintf(b, "; %d more are no weft programs, or have not called Init", n)
 	}
+	most := s.PerRank[0]
+	for _, r := range s.PerRank {
+		if r.InCalls*most.Elapsed > most.InCalls*r.Elapsed {
+			most = r
+		}
+	}
 	fmt.Fprintf(b, "\nin weft %s of the time (rank %d: %s), otherwise computing\n\n", percent(s.InCalls.Mean, s.Elapsed.Mean),
-		s.InCalls.MaxRank, percent(s.InCalls.Max, s.Elapsed.Mean))
+		most.Rank, percent(most.InCalls, most.Elapsed))
 	rows := [][]string{{"call", "calls", "bytes", "time per rank", "of run", "max/mean", "max on"}}
 	background := false
 	for _, c := range s.Calls {
