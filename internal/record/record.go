@@ -200,10 +200,18 @@ type Recorder struct {
 }
 
 // New begins the record of a rank in mem, which has the size that Size returns for the number of
-// ranks and ringBits, and is zero.
+// ranks and ringBits. mem is zero, except for the level, or has the record of an earlier program in the
+// same rank.
 func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 	if rank < 0 || rank >= ranks || ranks > maxRanks || ringBits < MinBits || ringBits > maxBits || len(mem) != Size(ranks, ringBits) {
 		return nil, fmt.Errorf("record of rank %d of %d: memory of %d bytes", rank, ranks, len(mem))
+	}
+	rings := len(mem) - 2*eventSize<<ringBits
+	if word(mem, readyAt).Load() != 0 {
+		clear(mem[opsAt:rings])
+		for _, at := range []int{readyAt, endAt, messagesHeadAt, messagesTailAt, callsHeadAt, callsTailAt, commsCountAt, nowAt} {
+			word(mem, at).Store(0)
+		}
 	}
 	r := &Recorder{mem: mem, base: time.Now(), names: make(map[string]Op), detail: word(mem, detailAt)}
 	for _, w := range []struct{ at, value int }{
@@ -212,7 +220,6 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 	} {
 		word(mem, w.at).Store(uint64(w.value))
 	}
-	rings := len(mem) - 2*eventSize<<ringBits
 	r.Messages = Messages{
 		ring: newRing(mem, rings, ringBits, messagesHeadAt, messagesTailAt), base: r.base, detail: r.detail,
 		now: word(mem, nowAt), peers: mem[peersAt:rings], classes: mem[classesAt : classesAt+classesSize],

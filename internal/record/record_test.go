@@ -64,6 +64,30 @@ func TestRecord(t *testing.T) {
 	require.Positive(t, rd.Times().End)
 }
 
+// TestAgain: the record of a second program in the same rank has nothing of the first one, except the level.
+func TestAgain(t *testing.T) {
+	r, rd := pair(t, 0, 2)
+	r.SetDetail(true)
+	r.Messages.Sent(r.Comm(0, "world"), 1, 2, 3, Eager, 4)
+	r.Call(&Event{Op: r.Op("Barrier", false)}, true)
+	r.End()
+	r, err := New(r.mem, 0, 2, testBits)
+	require.NoError(t, err)
+	require.True(t, r.Detail())
+	require.Zero(t, rd.Times().End)
+	require.Empty(t, rd.Comms())
+	require.Len(t, rd.Ops(), int(opFirst))
+	op := r.Op("Send", false)
+	require.Zero(t, rd.Ops()[op].Calls)
+	require.Zero(t, rd.Peers()[1])
+	list, lost := read(rd, true)
+	require.Empty(t, list)
+	require.Zero(t, lost)
+	r.Messages.Received(0, 1, 2, 3, Eager, 5)
+	list, _ = read(rd, true)
+	require.Len(t, list, 1)
+}
+
 // TestLost: a reader that is late gets the events that the ring still holds, in order, and the number
 // of the others.
 func TestLost(t *testing.T) {
