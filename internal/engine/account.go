@@ -79,14 +79,14 @@ func (e *Engine) count(r *request) {
 	}
 }
 
-// recordSent records the message of the send r, which has just left: the message itself with its
-// data, or its RTS.
-func (e *Engine) recordSent(r *request) {
+// recordSent records the message of the send r, which is about to leave: the message itself with its
+// data, or its RTS. seq is its number.
+func (e *Engine) recordSent(r *request, seq uint32) {
 	c, how := r.ctx, record.Eager
 	if r.header.Kind == wire.MsgRTS {
 		how = record.Rendezvous
 	}
-	e.record.Sent(c.record, r.peer, r.tag, r.size(), c.kind|how, r.header.Seq)
+	e.record.Sent(c.record, r.peer, r.tag, r.size(), c.kind|how, seq)
 }
 
 // noteTime records now, a reading of the clock. The caller may have read the clock before it took

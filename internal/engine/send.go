@@ -170,17 +170,21 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	op := &r.op
 	op.Peer, op.Data = transport.Addr(to), buf
 	op.HeaderLen = wire.PutEager(op.Header[:], env.Sig, uint32(p.owed), c.id, int32(env.Tag), p.sendSeq+1, len(buf))
+	// The time of the record must be before that at which the receiver can have the message.
+	if c.recorded {
+		e.record.Sent(c.record, to, int32(env.Tag), len(buf), c.kind|record.Eager, p.sendSeq+1)
+	}
 	done, err := p.rail.Endpoint.Send(op)
 	if p.rail.batch != nil {
 		e.noteUnsent(p.rail)
+	}
+	if err != nil && c.recorded {
+		e.record.Unsent(to, len(buf))
 	}
 	if err == nil {
 		p.sendSeq++
 		p.owed = 0
 		p.credit -= messageCost + len(buf)
-		if c.recorded {
-			e.record.Sent(c.record, to, int32(env.Tag), len(buf), c.kind|record.Eager, p.sendSeq)
-		}
 		if done {
 			op.Data = nil
 			e.countSent(c, len(buf))
@@ -308,12 +312,16 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 			m.Key, m.Addr = r.region.Key(), remoteAddr(r.region, r.span, r.buf)
 		}
 	}
-	if done, err = e.message(r); err == nil {
+	recorded := r.ctx.recorded && r.mode != modeLeave
+	if recorded {
+		e.recordSent(r, p.sendSeq+1) // before the send, as in sendNow
+	}
+	if done, err = e.message(r); err != nil && recorded {
+		e.record.Unsent(r.peer, size)
+	}
+	if err == nil {
 		p.credit -= cost
 		r.phase = phaseSent
-		if r.ctx.recorded && r.mode != modeLeave {
-			e.recordSent(r)
-		}
 		switch {
 		case m.Kind != wire.MsgRTS:
 		case r.parts != nil:

@@ -1,13 +1,17 @@
 package record
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
 
-// monotonic returns the time of the host's monotonic clock in ns. All processes of a host see the
-// same clock.
-func monotonic() int64 {
+	"golang.org/x/sys/unix"
+)
+
+// Monotonic returns the time of the host's monotonic clock. All processes of a host see the same
+// clock.
+func Monotonic() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
 		return 0
 	}
-	return t.Nano()
+	return time.Duration(t.Nano())
 }

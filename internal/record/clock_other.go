@@ -4,5 +4,5 @@ package record
 
 import "time"
 
-// monotonic returns the time of the host's clock in ns.
-func monotonic() int64 { return time.Now().UnixNano() }
+// Monotonic returns the time of the host's clock.
+func Monotonic() time.Duration { return time.Duration(time.Now().UnixNano()) }

@@ -44,7 +44,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 	}
 	f := &Figures{Rank: rank}
 	t := r.Times()
-	switch now := time.Duration(monotonic()); {
+	switch now := Monotonic(); {
 	case t.End > 0:
 		f.Elapsed, f.Finalized = t.End, true
 	case ended:

@@ -12,10 +12,10 @@ type Reader struct {
 	mem      []byte
 	ringBits int
 	ranks    int
-	rings    int // offset of the rings
-	next     [2]uint64
-	messages [2]int // offsets of the counters head and tail
-	calls    [2]int
+	rings    int       // offset of the rings: 0 has messages, 1 has calls
+	next     [2]uint64 // by ring: number of the next event that Read reads
+	counters [2][2]int // by ring: offsets of the counters head and tail
+	cursors  [2]cursor // by ring; Read and Last use them
 }
 
 // NewReader returns a reader for mem, the memory file of a rank of a job with this number of ranks.
@@ -26,7 +26,7 @@ func NewReader(mem []byte, ranks, ringBits int) (*Reader, error) {
 	}
 	return &Reader{
 		mem: mem, ringBits: ringBits, ranks: ranks, rings: len(mem) - 2*eventSize<<ringBits,
-		messages: [2]int{messagesHeadAt, messagesTailAt}, calls: [2]int{callsHeadAt, callsTailAt},
+		counters: [2][2]int{{messagesHeadAt, messagesTailAt}, {callsHeadAt, callsTailAt}},
 	}, nil
 }
 
@@ -72,13 +72,8 @@ func (r *Reader) Ops() []OpFigures {
 	for i := range list {
 		at := opsAt + i*entrySize
 		list[i] = OpFigures{
-			name(r.mem[at+opNameAt:]), word(r.mem, at+opCountAt).Load(), word(r.mem, at+opBytesAt).Load(), durationFrom(word(r.mem, at+opTimeAt).Load()),
+			r.OpName(Op(i)), word(r.mem, at+opCountAt).Load(), word(r.mem, at+opBytesAt).Load(), durationFrom(word(r.mem, at+opTimeAt).Load()),
 			word(r.mem, at+opFlagsAt).Load() != 0,
-		}
-	}
-	for i, s := range []string{OpNone: "", OpSent: "sent", OpReceived: "received"} {
-		if i < n {
-			list[i].Name = s
 		}
 	}
 	return list
@@ -98,12 +93,29 @@ func name(b []byte) string {
 	}, b))
 }
 
+// OpName returns the name of an operation; "": the rank has not written it.
+func (r *Reader) OpName(op Op) string {
+	if int(op) < int(opFirst) {
+		return [opFirst]string{OpSent: "sent", OpReceived: "received"}[op]
+	}
+	return name(r.mem[opsAt+int(op)*entrySize+opNameAt:])
+}
+
+// CommName returns the name of a communicator, by Event.Comm; "": it has no entry in the table, or no
+// name.
+func (r *Reader) CommName(comm uint16) string {
+	if comm >= commOther {
+		return ""
+	}
+	return name(r.mem[commsAt+int(comm)*entrySize+commNameAt:])
+}
+
 // Comms returns the names of the communicators, by Event.Comm.
 func (r *Reader) Comms() []string {
 	n := min(int(word(r.mem, commsCountAt).Load()&math.MaxInt32), commOther)
 	list := make([]string, n)
 	for i := range list {
-		list[i] = name(r.mem[commsAt+i*entrySize+commNameAt:])
+		list[i] = r.CommName(uint16(i))
 	}
 	return list
 }
@@ -148,57 +160,91 @@ func (r *Reader) inside() (op Op, comm uint16, seq uint32, ok bool) {
 
 // Read calls f with the messages and calls that the rank has recorded since the last Read, and that
 // the rings still hold. It returns the number of events that the rings have lost since then. ended
-// says that the rank has ended; only then Read also reads the last messages. Messages and calls
-// are in the order of their ends, each kind for itself.
+// says that the rank has ended; only then Read also reads the last messages. The events are in the
+// order of their ends, as far as the rank has recorded each ring in this order.
 func (r *Reader) Read(ended bool, f func(Event)) (lost uint64) {
-	for k, counters := range [2][2]int{r.messages, r.calls} {
-		lost += r.read(k, counters, ended, f)
+	calls, messages := r.cursor(1, ended), r.cursor(0, ended)
+	m, c := messages.next(), calls.next()
+	for m != nil || c != nil {
+		if c == nil || m != nil && m.Start <= c.Start+c.Duration {
+			f(*m)
+			m = messages.next()
+		} else {
+			f(*c)
+			c = calls.next()
+		}
 	}
-	return lost
+	return messages.lost + calls.lost
 }
 
-// read does what Read does, for the ring of messages (k = 0) or of calls (k = 1).
-func (r *Reader) read(k int, counters [2]int, ended bool, f func(Event)) (lost uint64) {
-	head := func() uint64 {
-		if ended {
-			return word(r.mem, counters[1]).Load()
-		}
-		return word(r.mem, counters[0]).Load()
+// batch is the number of events that a cursor copies at a time.
+const batch = 256
+
+// cursor reads the events of a ring up to the one that was the last when the cursor was made.
+type cursor struct {
+	r      *Reader
+	k      int // 0: the ring of messages; 1: that of calls
+	ended  bool
+	mem    []byte
+	to     uint64 // number of the first event that the cursor does not read
+	lost   uint64
+	copied [batch]Event
+	from   int // index in copied of the next event
+	n      int // number of events in copied
+}
+
+// cursor sets the cursor of a ring to its next event.
+func (r *Reader) cursor(k int, ended bool) *cursor {
+	c := &r.cursors[k]
+	c.r, c.k, c.ended, c.lost, c.from, c.n = r, k, ended, 0, 0, 0
+	c.mem = r.mem[r.rings+k*eventSize<<r.ringBits:][:eventSize<<r.ringBits]
+	at := r.counters[k][0]
+	if ended {
+		at = r.counters[k][1]
 	}
-	size := uint64(1) << r.ringBits
-	mem := r.mem[r.rings+k*eventSize<<r.ringBits:][:eventSize<<r.ringBits]
-	to := head()
-	if to < r.next[k] { // a rank does not take events back, so this memory is not what a rank has written
-		r.next[k] = to
-		return 0
+	if c.to = word(r.mem, at).Load(); c.to < r.next[k] {
+		r.next[k] = c.to // a rank does not take events back, so this memory is not what a rank has written
 	}
-	from := r.next[k]
-	if to-from > size {
-		lost += to - from - size
-		from = to - size
+	if size := uint64(1) << r.ringBits; c.to-r.next[k] > size {
+		c.lost = c.to - r.next[k] - size
+		r.next[k] = c.to - size
 	}
-	const batch = 256
-	var copied [batch]Event
-	for from < to {
-		n := min(to-from, batch)
-		for i := range n {
-			copied[i] = load(mem, r.ringBits, from+i)
+	return c
+}
+
+// next returns the next event; nil: there is none. The event is valid until the next call.
+func (c *cursor) next() *Event {
+	for c.from == c.n {
+		if !c.fill() {
+			return nil
 		}
-		// While these events were copied, the rank may have written over the first of them.
-		overwritten := uint64(0)
-		if !ended {
-			if now := word(r.mem, counters[1]).Load() + 1; now > from+size {
-				overwritten = min(now-size-from, n)
-			}
-		}
-		lost += overwritten
-		for i := overwritten; i < n; i++ {
-			f(copied[i])
-		}
-		from += n
 	}
-	r.next[k] = to
-	return lost
+	c.from++
+	return &c.copied[c.from-1]
+}
+
+// fill copies further events, and reports whether there were some. The rank may write over them at the
+// same time; fill leaves out those that it may have read too late.
+func (c *cursor) fill() bool {
+	r := c.r
+	from := r.next[c.k]
+	if from == c.to {
+		return false
+	}
+	n := min(c.to-from, batch)
+	for i := range n {
+		c.copied[i] = load(c.mem, r.ringBits, from+i)
+	}
+	overwritten := uint64(0)
+	if !c.ended {
+		if now, size := word(r.mem, r.counters[c.k][1]).Load()+1, uint64(1)<<r.ringBits; now > from+size {
+			overwritten = min(now-size-from, n)
+		}
+	}
+	c.lost += overwritten
+	c.from, c.n = int(overwritten), int(n)
+	r.next[c.k] = from + n
+	return true
 }
 
 // Last returns the last messages and calls that the rings hold, at most n of each, in the order in
@@ -206,17 +252,15 @@ func (r *Reader) read(k int, counters [2]int, ended bool, f func(Event)) (lost u
 func (r *Reader) Last(n int, ended bool) (messages, calls []Event) {
 	from := r.next
 	defer func() { r.next = from }()
-	for k, counters := range [2][2]int{r.messages, r.calls} {
-		to := word(r.mem, counters[0]).Load()
-		if ended {
-			to = word(r.mem, counters[1]).Load()
+	for k, list := range []*[]Event{&messages, &calls} {
+		c := r.cursor(k, ended)
+		r.next[k] = c.to - min(c.to, uint64(n), 1<<r.ringBits)
+		for e := c.next(); e != nil; e = c.next() {
+			*list = append(*list, *e)
 		}
-		r.next[k] = to - min(to, uint64(n), 1<<r.ringBits)
-		list := &messages
-		if k == 1 {
-			list = &calls
-		}
-		r.read(k, counters, ended, func(e Event) { *list = append(*list, e) })
 	}
 	return messages, calls
 }
+
+// Room returns the number of events that each of the two rings has room for.
+func (r *Reader) Room() int { return 1 << r.ringBits }

@@ -27,6 +27,7 @@ package record
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -213,10 +214,11 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 			word(mem, at).Store(0)
 		}
 	}
-	r := &Recorder{mem: mem, base: time.Now(), names: make(map[string]Op), detail: word(mem, detailAt)}
+	base, mono := begin()
+	r := &Recorder{mem: mem, base: base, names: make(map[string]Op), detail: word(mem, detailAt)}
 	for _, w := range []struct{ at, value int }{
 		{magicAt, magic}, {ranksAt, ranks}, {rankAt, rank}, {ringBitsAt, ringBits},
-		{wallAt, int(r.base.UnixNano())}, {monoAt, int(monotonic())}, {opsCountAt, int(opFirst)},
+		{wallAt, int(r.base.UnixNano())}, {monoAt, int(mono)}, {opsCountAt, int(opFirst)},
 	} {
 		word(mem, w.at).Store(uint64(w.value))
 	}
@@ -227,6 +229,20 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 	r.calls = callRing{newRing(mem, rings+eventSize<<ringBits, ringBits, callsHeadAt, callsTailAt), word(mem, callsTailAt)}
 	word(mem, readyAt).Store(1)
 	return r, nil
+}
+
+// begin reads both clocks at the same time. The system may run another process between two readings, so
+// begin tries a few times, and takes the closest readings.
+func begin() (base time.Time, mono int64) {
+	best := time.Duration(math.MaxInt64)
+	for range 8 {
+		before := Monotonic()
+		now := time.Now()
+		if took := Monotonic() - before; took < best {
+			base, mono, best = now, int64(before+took/2), took
+		}
+	}
+	return base, mono
 }
 
 // Detail reports whether the recorder records each call, with exact times. It is false for a nil
@@ -432,6 +448,16 @@ func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uin
 	}
 }
 
+// Unsent takes back the last Sent, of a message of n bytes to the rank peer: the message has not left. No
+// other event was recorded since then, so no reader of a running rank can have seen the event.
+func (m *Messages) Unsent(peer int32, n int) {
+	m.drop()
+	if m.exact {
+		m.uncount(peer, n)
+		m.readAt = m.n // the next event has a time of its own
+	}
+}
+
 // Received records a message that a receive of this rank has got from the rank peer.
 //
 // Hot path: no allocation, no lock.
@@ -448,6 +474,14 @@ func (m *Messages) count(peer int32, n int) {
 	at := int(peer) * peerSize
 	*plain(m.peers, at)++
 	*plain(m.peers, at+8) += uint64(n)
+}
+
+// uncount takes back what count has done.
+func (m *Messages) uncount(peer int32, n int) {
+	*plain(m.classes, 8*Class(n))--
+	at := int(peer) * peerSize
+	*plain(m.peers, at)--
+	*plain(m.peers, at+8) -= uint64(n)
 }
 
 var errSize = errors.New("the record of a rank is not valid")

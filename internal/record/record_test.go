@@ -88,6 +88,34 @@ func TestAgain(t *testing.T) {
 	require.Len(t, list, 1)
 }
 
+// TestUnsent: a message that has not left is neither in the record nor in its counters.
+func TestUnsent(t *testing.T) {
+	r, rd := pair(t, 0, 2)
+	for _, detail := range []bool{false, true} {
+		r.SetDetail(detail)
+		r.Messages.Idle() // the recorder looks at the level from time to time
+		r.Messages.Sent(0, 1, 1, 100, Eager, 1)
+		r.Messages.Sent(0, 1, 2, 100, Eager, 2)
+		r.Messages.Unsent(1, 100)
+		r.Messages.Sent(0, 1, 3, 50, Eager, 2)
+		r.Messages.Idle()
+		for range 2 {
+			r.Messages.Sent(0, 1, 4, 7, Eager, 3)
+			r.Messages.Unsent(1, 7)
+		}
+		list, lost := read(rd, false)
+		require.Zero(t, lost)
+		require.Len(t, list, 2)
+		require.EqualValues(t, 1, list[0].Tag)
+		require.EqualValues(t, 3, list[1].Tag)
+		list, _ = read(rd, true)
+		require.Empty(t, list)
+	}
+	require.Equal(t, Peer{2, 150}, rd.Peers()[1])
+	require.EqualValues(t, 1, rd.Sizes()[Class(100)])
+	require.Zero(t, rd.Sizes()[Class(7)])
+}
+
 // TestLost: a reader that is late gets the events that the ring still holds, in order, and the number
 // of the others.
 func TestLost(t *testing.T) {
@@ -123,6 +151,27 @@ func TestWithoutDetail(t *testing.T) {
 	list, _ = read(rd, false)
 	require.Len(t, list, 1)
 	require.Zero(t, rd.Peers()[0].Messages)
+}
+
+// TestOrder: a reader gets messages and calls in the order of their ends, and each call after the message
+// that the rank sent in it.
+func TestOrder(t *testing.T) {
+	r, rd := pair(t, 0, 1)
+	r.SetDetail(true)
+	op := r.Op("Send", false)
+	const n = 100
+	for i := range n {
+		start := r.Clock()
+		r.Messages.Sent(0, 0, int32(i), 1, Eager, 0)
+		r.Call(&Event{Start: start, Op: op, Tag: int32(i)}, true)
+	}
+	list, lost := read(rd, true)
+	require.Zero(t, lost)
+	require.Len(t, list, 2*n)
+	for i, e := range list {
+		require.EqualValues(t, i/2, e.Tag)
+		require.Equal(t, i%2 == 1, e.Op == op)
+	}
 }
 
 // TestInside: the collective in which a rank is, is known without a call that has ended.

@@ -41,6 +41,12 @@ func (r *ring) at(i uint64) *[eventWords]uint64 {
 	return (*[eventWords]uint64)(unsafe.Add(r.events, i&r.mask*eventSize)) //nolint:gosec // inside the ring, by the mask
 }
 
+// drop takes back the last event, which no reader of a running rank can have seen.
+func (r *ring) drop() {
+	r.n--
+	*r.tail = r.n
+}
+
 // callRing is a ring with several writers at a time: they take numbers of events from tail. So an event
 // below tail may not be complete for a moment.
 type callRing struct {
