@@ -61,6 +61,7 @@ func (c *Manager) recordExit(i, pid, fd int, st status) {
 	c.mu.Unlock()
 	c.endControl(i)
 	rk.exited, rk.status = true, st
+	c.drainer.rankEnded(i)
 	c.stopAsking(i)
 	c.ended++
 	c.markEnded(i)
@@ -395,7 +396,8 @@ func (c *Manager) finish() {
 		c.output.abandon()
 	}
 	c.stateAt = time.Now().Add(stateDelay)
-	go func() { // ends when output.loop has ended; Close does not wait for it
+	go func() { // ends when output.loop and drainer.run have ended; Close does not wait for it
+		c.drainer.wait()
 		<-c.output.done
 		c.post(drained{})
 	}()
@@ -434,6 +436,7 @@ func (c *Manager) release() {
 	c.poller.Close()
 	c.wake.Close()
 	closeFiles(c.mem)
+	c.drainer.wait()
 	c.records.close()
 	c.cfg.shared.free(c.reserved)
 	c.endClaims()

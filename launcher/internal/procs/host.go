@@ -124,6 +124,8 @@ func (h *Host) Do(m proto.Message) {
 		}
 	case proto.Fetch:
 		h.cfg.shared.files.fetch(m, h.cfg.Emit)
+	case proto.AskTime:
+		h.cfg.Emit(proto.Time{Index: m.Index, Now: record.Monotonic()})
 	case proto.Inspect:
 		h.inspection.begin(m.N, h.groups)
 		h.toAll(m)

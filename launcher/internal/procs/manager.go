@@ -25,7 +25,7 @@ type Config struct {
 	Host  string // name of this host, for the tags of output lines
 
 	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request, Spawn,
-	// Stacks, Inspected, Measured, Aborted, Exited, StdinCredit, Ended and Part. It must not block. Several
+	// Stacks, Inspected, Measured, Aborted, Exited, StdinCredit, Ended, Part and Time. It must not block. Several
 	// goroutines may call it at the same time.
 	Emit func(proto.Message)
 
@@ -57,9 +57,10 @@ type Config struct {
 //	output.loop   pipes → Config.Output
 //	feed.pump     Stdin messages → a pipe, if standard input comes in messages
 //	input.pump    standard input → ranks, if they cannot inherit it; see input
+//	drainer.run   rings of the ranks' records → spools, if the job is traced
 //	control       everything else: messages, ends of ranks, PMI-1, deadlines
 //
-// At the end another goroutine waits for output.loop. Without pidfds, one more goroutine waits for
+// At the end another goroutine waits for output.loop and drainer.run. Without pidfds, one more goroutine waits for
 // SIGCHLD (noticeExits).
 //
 // While ranks run, control waits neither for a rank nor for Config.Output. For each event of a
@@ -87,6 +88,7 @@ type Manager struct {
 	claims     []int // sockets that claim the ranks' cores; see cores.go
 	ranks      []rank
 	records    *records
+	drainer    *drainer // nil: the events of the ranks are not kept
 	output     *output
 	pmi        *pmiServer
 

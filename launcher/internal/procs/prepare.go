@@ -266,6 +266,7 @@ func (c *Manager) start(m proto.Start) {
 	if c.cgroup = newCgroup(c.job.Card.JobID); c.cgroup != nil {
 		c.cfg.Watchdog.cgroup(c.cgroup.dir)
 	}
+	c.drainer.start()
 	c.outputStarted = true
 	go c.output.loop() // ends after Manager.finish has called output.finish
 	go c.forkAll(ends) // ends when Manager.finish closes allExited
@@ -350,7 +351,13 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 		card.Record, card.RecordBits = childRecord, c.records.bits
 	}
 	for k, f := range c.job.RankFiles {
-		card.Files = append(card.Files, bootstrap.CardFile{Name: f.Name, FD: childFiles + k})
+		if f.Host {
+			if err := c.drain(k, ends.rankFiles); err != nil {
+				return ends, err
+			}
+		} else {
+			card.Files = append(card.Files, bootstrap.CardFile{Name: f.Name, FD: childFiles + k})
+		}
 	}
 	card.Inspect = childInspect
 	card.Control, card.Cores, card.Addrs = childControl, c.topo().Usable(), m.Addrs

@@ -17,12 +17,15 @@ import (
 //	Manager.open ── make ──► files ──► rank writes
 //	Host.Do ── fetch ──► queue ──► serve: reads files ──► Config.Emit
 //
+// The host fills some files itself; see drainer.
+//
 // A goroutine of its own, serve, reads the files, because a disk may be slow.
 type rankFiles struct {
 	mu      sync.Mutex // guards the fields below
 	files   map[rankFile]*os.File
-	queue   []proto.Fetch // requests that serve has not taken
-	serving bool          // serve runs
+	rests   map[rankFile][]byte // bytes that follow those of the file, because the disk has no room for them
+	queue   []proto.Fetch       // requests that serve has not taken
+	serving bool                // serve runs
 	closed  bool
 	ended   sync.WaitGroup // serve
 }
@@ -100,12 +103,13 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 		m := s.queue[0]
 		s.queue = s.queue[1:]
 		key := rankFile{m.Rank, m.File}
-		f := s.files[key]
+		f, rest := s.files[key], s.rests[key]
 		s.mu.Unlock()
-		p := part(f, m)
+		p := part(f, rest, m)
 		if len(p.Data) < proto.MaxPart || p.Failed {
 			s.mu.Lock()
 			delete(s.files, key)
+			delete(s.rests, key)
 			s.mu.Unlock()
 			closeFiles(f)
 		}
@@ -113,8 +117,19 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 	}
 }
 
-// part reads the bytes that m asks for. f is the file; nil: there is none.
-func part(f *os.File, m proto.Fetch) proto.Part {
+// setRest sets the bytes that follow those of a file.
+func (s *rankFiles) setRest(rank, file int, b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rests == nil {
+		s.rests = make(map[rankFile][]byte)
+	}
+	s.rests[rankFile{rank, file}] = b
+}
+
+// part reads the bytes that m asks for. f is the file; nil: there is none. rest are the bytes that follow
+// those of the file.
+func part(f *os.File, rest []byte, m proto.Fetch) proto.Part {
 	p := proto.Part{Index: m.Index, Rank: m.Rank, File: m.File}
 	err := errors.New("the file is closed, or never existed")
 	if f != nil {
@@ -124,11 +139,25 @@ func part(f *os.File, m proto.Fetch) proto.Part {
 			n, err = unix.Pread(int(f.Fd()), p.Data, m.Offset)
 		}
 		p.Data = p.Data[:max(n, 0)]
+		if err == nil && len(rest) > 0 && n < proto.MaxPart {
+			p.Data, err = appendRest(f, p.Data, rest, m.Offset)
+		}
 	}
 	if err != nil {
 		p.Failed, p.Data = true, []byte(err.Error())
 	}
 	return p
+}
+
+// appendRest appends to data, the bytes of f from the offset at on up to its end, what fits of rest.
+func appendRest(f *os.File, data, rest []byte, at int64) ([]byte, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	from := min(max(at-st.Size(), 0), int64(len(rest)))
+	rest = rest[from:]
+	return append(data, rest[:min(len(rest), proto.MaxPart-len(data))]...), nil
 }
 
 // close closes all files, and waits for serve.

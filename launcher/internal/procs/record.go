@@ -66,6 +66,19 @@ func openRecords(n, size int, detail bool) (*records, error) {
 	return r, nil
 }
 
+// events returns a reader of the events of each rank, for another goroutine than that of readers.
+func (r *records) events(size int) (list []*record.Reader, err error) {
+	part := record.Size(size, r.bits)
+	for i := range r.readers {
+		rd, err := record.NewReader(r.mem[i*part:][:part:part], size, r.bits)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, rd)
+	}
+	return list, nil
+}
+
 // measure returns the figures for which Measure asks.
 func (c *Manager) measure(m proto.Measure) []record.Figures {
 	if c.records != nil && m.Detail {

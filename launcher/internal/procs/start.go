@@ -170,7 +170,9 @@ func (c *Manager) fork(i int, ends childEnds) error {
 		files[childNotify] = uintptr(ends.notify[i])
 	}
 	for k, f := range left {
-		files[childFiles+k] = f.Fd()
+		if !c.job.RankFiles[k].Host {
+			files[childFiles+k] = f.Fd()
+		}
 	}
 	name, path, argv := c.job.Apps[rk.app].Name, c.apps[rk.app].path, c.job.Apps[rk.app].Argv
 	if w := c.wrap.Of(c.rankOf(i), c.cfg.Host, path); w != nil {

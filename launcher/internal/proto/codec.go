@@ -82,6 +82,8 @@ func (Measured) kind() Kind     { return KindMeasured }
 func (Dismiss) kind() Kind      { return KindDismiss }
 func (Fetch) kind() Kind        { return KindFetch }
 func (Part) kind() Kind         { return KindPart }
+func (AskTime) kind() Kind      { return KindAskTime }
+func (Time) kind() Kind         { return KindTime }
 
 // Append appends the frame of a message to dst and returns the result. If the message is longer
 // than MaxBody allows, or is a FilePart whose Hash has the wrong length, Append returns dst
@@ -215,6 +217,10 @@ func Parse(kind Kind, body []byte) (Message, error) {
 			Index: int(binary.LittleEndian.Uint32(body)), Rank: int(binary.LittleEndian.Uint32(body[4:])),
 			File: int(binary.LittleEndian.Uint32(body[8:])), Failed: body[12] == 1, Data: body[partHead:],
 		}, nil
+	case KindAskTime:
+		return decode[AskTime](kind, body)
+	case KindTime:
+		return decode[Time](kind, body)
 	case KindInspect:
 		return decode[Inspect](kind, body)
 	case KindInspected:

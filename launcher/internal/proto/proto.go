@@ -44,6 +44,8 @@
 //	Ended          │ ◄──────────────────── │  all ranks have ended, and all their output was sent
 //	Fetch          │ ────────────────────► │  which bytes has a rank that has ended written to a file?
 //	Part           │ ◄──────────────────── │  these bytes
+//	AskTime        │ ────────────────────► │  what does the host's monotonic clock show?
+//	Time           │ ◄──────────────────── │
 //	Bye            │ ◄───────────────────► │  down: the agent must end; up: the agent is about to end
 //	Beat           │ ◄───────────────────► │  heartbeat
 //
@@ -139,6 +141,8 @@ const (
 	KindMeasured
 	KindFetch
 	KindPart
+	KindAskTime
+	KindTime
 )
 
 const (
@@ -286,6 +290,9 @@ type RankFile struct {
 	// Large says that the file may have more bytes than memory should hold. It is then on disk, in the
 	// host's directory for temporary files. Otherwise it is in memory, if the system has memory files.
 	Large bool `json:"large,omitempty"`
+	// Host says that the host fills the file, and the rank does not inherit it: the file has what the host
+	// reads from the rank's record (package trace).
+	Host bool `json:"host,omitempty"`
 }
 
 // App is a program of the job.
@@ -722,6 +729,17 @@ type Part struct {
 	// Failed says that the file cannot be read. Data is then the reason, a line for the user.
 	Failed bool
 	Data   []byte
+}
+
+// AskTime asks a host for the time of its monotonic clock.
+type AskTime struct {
+	Index int `json:"index"` // index of the host
+}
+
+// Time answers an AskTime.
+type Time struct {
+	Index int      `json:"index"` // AskTime.Index
+	Now   Duration `json:"now"`   // the host's monotonic clock
 }
 
 // Bye makes an agent end. The agent first sends Bye to its children, and last to its parent.

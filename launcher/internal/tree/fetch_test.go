@@ -99,17 +99,20 @@ func TestFetch(t *testing.T) {
 	})
 }
 
-// TestUnasked: a node must end the link to a child that sends parts that nobody has asked for, or more
-// than a Fetch asks for, or that are about other hosts. gorun must get Lost, and nothing of them.
+// TestUnasked: a node must end the link to a child that sends parts or times that nobody has asked for, or
+// more than a Fetch asks for, or that are about other hosts. gorun must get Lost, and nothing of them.
 func TestUnasked(t *testing.T) {
-	big := bytes.Repeat([]byte("x"), proto.MaxPart+1)
+	fetch, ask := proto.Fetch{Index: 1, Rank: 1}, proto.AskTime{Index: 1}
+	part, now := proto.Part{Index: 1, Rank: 1}, proto.Time{Index: 1}
+	big := proto.Part{Index: 1, Rank: 1, Data: bytes.Repeat([]byte("x"), proto.MaxPart+1)}
 	for name, test := range map[string]struct {
-		asked int
-		parts []proto.Part
-		pass  int // number of parts that gorun gets
+		asked, sent []proto.Message
+		pass        int // number of messages that gorun gets
 	}{
-		"unasked": {0, []proto.Part{{Index: 1, Rank: 1}}, 0}, "too many": {1, []proto.Part{{Index: 1, Rank: 1}, {Index: 1, Rank: 1}}, 1},
-		"too long": {1, []proto.Part{{Index: 1, Rank: 1, Data: big}}, 0}, "other host": {1, []proto.Part{{Index: 0, Rank: 0}}, 0},
+		"unasked part": {nil, []proto.Message{part}, 0}, "too many parts": {[]proto.Message{fetch}, []proto.Message{part, part}, 1},
+		"too long": {[]proto.Message{fetch}, []proto.Message{big}, 0}, "other host's part": {[]proto.Message{fetch}, []proto.Message{proto.Part{}}, 0},
+		"unasked time": {[]proto.Message{fetch}, []proto.Message{now}, 0}, "too many times": {[]proto.Message{ask}, []proto.Message{now, now}, 1},
+		"other host's time": {[]proto.Message{ask}, []proto.Message{proto.Time{}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -130,15 +133,15 @@ func TestUnasked(t *testing.T) {
 				w.launch()
 				defer w.close()
 				s := <-hostile
-				for range test.asked {
-					w.root.Do(proto.Fetch{Index: 1, Rank: 1})
+				for _, m := range test.asked {
+					w.root.Do(m)
 				}
 				synctest.Wait()
-				for _, p := range test.parts {
-					_, _ = s.Write(frames(t, p))
+				for _, m := range test.sent {
+					_, _ = s.Write(frames(t, m))
 				}
 				require.Equal(t, 1, one[proto.Lost](w).First)
-				require.Len(t, got[proto.Part](w), test.pass)
+				require.Equal(t, test.pass, len(got[proto.Part](w))+len(got[proto.Time](w)))
 			})
 		})
 	}
@@ -159,6 +162,46 @@ func TestFetchOfALostHost(t *testing.T) {
 		require.Equal(t, 0, one[proto.Part](w).Index)
 		require.Empty(t, got[proto.Log](w))
 		w.root.Do(proto.Fetch{Index: 7})
+		one[proto.Log](w)
+	})
+}
+
+// TestAskTime asks three hosts, of which each is below the one before, for their times. Each must answer, also
+// after the ranks have ended. Questions to a host that is lost must be dropped.
+func TestAskTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, 3, 1)
+		w.procs = func(c *treetest.Procs) {
+			see := c.See
+			c.See = func(m proto.Message) {
+				see(m)
+				if a, ok := m.(proto.AskTime); ok {
+					c.Emit(proto.Time{Index: a.Index, Now: time.Duration(c.Index+1) * time.Hour})
+				}
+			}
+		}
+		w.launch()
+		defer w.close()
+		ask := func() []proto.Time {
+			before := len(got[proto.Time](w))
+			for i := range 3 {
+				w.root.Do(proto.AskTime{Index: i})
+			}
+			time.Sleep(time.Second) // of the bubble: all answers have come
+			times := got[proto.Time](w)[before:]
+			slices.SortFunc(times, func(a, b proto.Time) int { return a.Index - b.Index })
+			return times
+		}
+		all := []proto.Time{{Index: 0, Now: time.Hour}, {Index: 1, Now: 2 * time.Hour}, {Index: 2, Now: 3 * time.Hour}}
+		require.Equal(t, all, ask())
+		w.root.Do(proto.End{Except: -1})
+		one[proto.Ended](w)
+		require.Equal(t, all, ask())
+		_ = w.pipes[2].Child.Close()
+		one[proto.Lost](w)
+		require.Equal(t, all[:2], ask())
+		require.Empty(t, got[proto.Log](w))
+		w.root.Do(proto.AskTime{Index: 7})
 		one[proto.Log](w)
 	})
 }

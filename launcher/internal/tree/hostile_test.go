@@ -35,6 +35,7 @@ func childMessages() []proto.Message {
 		proto.Lost{First: 2, Count: 1, Cause: "x"},
 		proto.Fence{N: 2},
 		proto.Part{Index: 1, Rank: 1, Data: []byte("x")},
+		proto.Time{Index: 1},
 		proto.Ended{Exits: []proto.Exit{{Rank: 1}}, Tails: []proto.Tail{{Rank: 2}}},
 		proto.Beat{},
 		proto.Bye{},
@@ -61,6 +62,7 @@ func parentMessages() []proto.Message {
 		proto.RanksFailed{Ranks: []int{1}},
 		proto.OutputClosed{Stderr: true},
 		proto.Fetch{Index: 1, Rank: 1},
+		proto.AskTime{Index: 1},
 		proto.End{Grace: time.Second},
 		proto.Bye{},
 	}
@@ -153,6 +155,7 @@ func TestNonsense(t *testing.T) {
 		proto.Request{Rank: 1, Line: make([]byte, 1<<20)}, proto.FilePart{Hash: testHash, Data: []byte("x")},
 		proto.Stacks{Rank: 0}, proto.Stacks{Rank: 1, Data: make([]byte, wire.InspectMaxStacks+1)}, proto.Inspected{Index: 0},
 		proto.Part{Index: 1, Data: make([]byte, proto.MaxPart+1)}, proto.Part{Index: 0}, proto.Part{Index: -1, Rank: 1 << 40}, proto.Fetch{Index: 1},
+		proto.Time{Index: 1, Now: -1}, proto.Time{Index: 0}, proto.AskTime{Index: 1},
 		proto.Inspected{Index: 1, Groups: []proto.Group{{Ranks: []int{1, 1}}}}, proto.Inspected{Index: 1, Groups: []proto.Group{{Ranks: []int{0}}}},
 		proto.Inspected{N: -1, Index: 1, Groups: []proto.Group{{Ranks: []int{1}, State: &wire.RankState{}}}},
 	}
@@ -164,6 +167,7 @@ func TestNonsense(t *testing.T) {
 		proto.Credit{Bytes: -1}, proto.Credit{Bytes: proto.Window}, proto.Reply{Rank: -1}, proto.Release{N: 7}, proto.Stdin{Data: make([]byte, proto.Window+1)},
 		proto.Launch{}, proto.Up{}, proto.Output{}, proto.Start{}, proto.End{Grace: -1}, proto.Inspect{Stacks: true},
 		proto.Fetch{Index: -1}, proto.Fetch{Index: 9}, proto.Fetch{Rank: -1, File: -1, Offset: -1}, proto.Part{},
+		proto.AskTime{Index: -1}, proto.AskTime{Index: 9}, proto.Time{Index: 1},
 	}
 	r := rand.New(rand.NewPCG(5, 6))
 	rounds := 600

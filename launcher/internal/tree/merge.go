@@ -252,6 +252,12 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 		}
 		m.fetching--
 		n.up(msg)
+	case proto.Time:
+		if m.asked == 0 {
+			return fmt.Errorf("%w: a time that nobody has asked for", proto.ErrFrame)
+		}
+		m.asked--
+		n.up(msg)
 	case proto.State: // links keep only the newest State of each host, so there is no limit
 		n.up(msg)
 	case proto.Request, proto.Spawn:
@@ -439,6 +445,8 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		ok, at = n.rankOf(msg.Rank) == m && len(msg.Data) <= wire.InspectMaxStacks, stageStarted
 	case proto.Part:
 		ok, at = m.has(msg.Index, 1) && len(msg.Data) <= proto.MaxPart, stageStarted
+	case proto.Time:
+		ok = m.has(msg.Index, 1)
 	case proto.Inspected:
 		ok, at = m.has(msg.Index, 1) && n.hasGroups(m, msg.Groups), stageStarted
 		for _, l := range msg.Last {

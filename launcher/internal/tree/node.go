@@ -67,6 +67,7 @@ type subtree struct {
 	ranks      int   // number of ranks of all groups on the subtree's hosts
 	budget     int   // limit of the messages that relay still passes on for the subtree
 	fetching   int   // number of Fetches that the subtree has not answered by a Part
+	asked      int   // number of AskTimes that the subtree has not answered by a Time
 	readsStdin bool  // ranks of the subtree read standard input
 	taken      int64 // bytes of standard input for which the subtree has sent StdinCredit
 	source     source

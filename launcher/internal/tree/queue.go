@@ -15,7 +15,7 @@ import (
 //	        subtree, which merge.go counts. Downward: one Reply for each rank and one Release of
 //	        each group, because a node accepts the next Request or Fence only when the last Reply or Release
 //	        has left the queue, see unread; and messages that gorun sends without a request, a
-//	        few for each rank of the job. Credits that follow each other are joined.
+//	        few for each rank of the job. One AskTime or Time of each host. Credits that follow each other are joined.
 //	states  The newest State of each group on each host.
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of

@@ -68,6 +68,8 @@ func (n *Node) down(m proto.Message) error {
 		return n.measure(m)
 	case proto.Fetch:
 		return n.fetch(m)
+	case proto.AskTime:
+		return n.askTime(m)
 	case proto.Watch:
 		return n.toGroup(m, m.Group)
 	case proto.RanksFailed:
@@ -344,6 +346,19 @@ func (n *Node) fetch(f proto.Fetch) error {
 	if m.live() && f.Index >= m.head {
 		m.fetching++
 		m.send(f)
+	}
+	return nil
+}
+
+// askTime passes on an AskTime to the subtree of its host, or drops it as fetch does.
+func (n *Node) askTime(a proto.AskTime) error {
+	m := n.subtreeOf(a.Index)
+	if m == nil || n.world.stage < stageUp {
+		return n.wrongTime(a)
+	}
+	if m.live() && a.Index >= m.head {
+		m.asked++
+		m.send(a)
 	}
 	return nil
 }

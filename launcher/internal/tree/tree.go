@@ -57,7 +57,7 @@ type Open func(ctx context.Context, h hosts.Host) (Stream, error)
 
 // Procs is the process manager of the node's own host: it runs the ranks there. It answers by emit,
 // an argument of Config.Procs, which does not block. It may emit Prepared, Staged, Started, Fence,
-// State, Request, Spawn, Stacks, Inspected, Aborted, Exited, StdinCredit, Log, Ended and Part, each about
+// State, Request, Spawn, Stacks, Inspected, Aborted, Exited, StdinCredit, Log, Ended, Part and Time, each about
 // this host alone. It passes the output of its ranks to Node.Output. When it no longer needs the data of
 // a FilePart, it calls Node.Stored.
 type Procs interface {
