@@ -211,12 +211,14 @@ type session struct {
 	// Restarts leave these hosts out.
 	failed map[string]string
 
-	profileDir string              // absolute path of job.ProfileDir; "": the job makes no profiles
-	collectErr error               // why the profiles of a run could not be written; nil: they were
-	statsDir   string              // absolute path of job.StatsDir; "": the job has none
-	stats      []groupStats        // of the last run, if the user wants statistics
-	stacksDir  string              // absolute path of job.StacksDir; "": the job has none
-	current    atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
+	profileDir string // absolute path of job.ProfileDir; "": the job makes no profiles
+	tracePath  string // absolute path of job.Trace; "": the job has no trace
+	// collectErrs says why the profiles, or the trace, of a run could not be written. Empty: they were.
+	collectErrs []error
+	statsDir    string              // absolute path of job.StatsDir; "": the job has none
+	stats       []groupStats        // of the last run, if the user wants statistics
+	stacksDir   string              // absolute path of job.StacksDir; "": the job has none
+	current     atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
 }
 
 // outcome says how a run ended. A nil outcome means that the run ended well.
@@ -294,6 +296,11 @@ func (s *session) prepare(id string) *outcome {
 			return s.startFailure(err)
 		}
 		s.stacksDir = dir
+	}
+	if j.Trace != "" {
+		if err := s.checkTrace(id); err != nil {
+			return s.startFailure(err)
+		}
 	}
 	if err := s.findPrograms(id); err != nil {
 		return s.startFailure(err)
@@ -407,7 +414,7 @@ func (s *session) finish(v *outcome) Result {
 			s.printLast(f.Reason)
 		}
 	}
-	if err := s.collectErr; err != nil {
+	for _, err := range s.collectErrs {
 		s.printLast(err.Error())
 		if code := codeOf(err); res.ExitCode == 0 {
 			res = Result{ExitCode: code, Failure: &Failure{Rank: -1, Host: s.host, ExitCode: code, Reason: err.Error()}}

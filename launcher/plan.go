@@ -47,6 +47,7 @@ func (r *run) hostsUp(up proto.Up) {
 		r.failStart(err)
 		return
 	}
+	r.compareClocks()
 	r.phase, r.prep = phasePreparing, m
 	r.node.Do(*m)
 }
@@ -195,6 +196,10 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 	}
 	for _, kind := range j.Profile {
 		m.RankFiles = append(m.RankFiles, proto.RankFile{Name: kind})
+	}
+	if j.Trace != "" {
+		m.Detail = true
+		m.RankFiles = append(m.RankFiles, proto.RankFile{Name: spoolName, Large: true, Host: true})
 	}
 	r.assignAddresses(r.group, m)
 	if err := r.describePrograms(m); err != nil {

@@ -45,6 +45,7 @@ type run struct {
 	connector *connector   // connects with other hosts; nil: there are no other hosts
 	mail      mailbox
 	files     *fetcher // reads files of ranks
+	clocks    *clocks  // compares the hosts' clocks
 
 	// allocated says that the hosts come from a resource manager's allocation, or are those whose
 	// agents connect with gorun.
@@ -142,7 +143,8 @@ func newRun(s *session, id string) *run {
 		names: make(map[string]string),
 		lost:  make(map[string]string), tails: make(map[int][]string), cause: cause{rank: -1},
 	}
-	r.files = newFetcher(func(m proto.Message) { r.node.Do(m) })
+	do := func(m proto.Message) { r.node.Do(m) }
+	r.files, r.clocks = newFetcher(do), newClocks(do)
 	return r
 }
 
@@ -175,13 +177,21 @@ func (r *run) execute() *outcome {
 
 // collect reads what the ranks have left for gorun. A signal that asks gorun to end ends the reading.
 func (r *run) collect(ctx context.Context) {
-	waits, waited := signalContext(ctx, r.signals)
-	err := r.collectProfiles(waits)
-	if sig := waited(); sig != 0 && err != nil {
-		err = &startError{proto.ExitSignalFloor + int(sig), fmt.Sprintf("the profiles are lost: gorun was ended by %s while it read them", signalName(sig))}
-	}
-	if r.collectErr == nil {
-		r.collectErr = err
+	for _, part := range []struct {
+		collect func(context.Context) error
+		lost    string
+	}{
+		{r.collectProfiles, "the profiles are lost: gorun was ended by %s while it read them"},
+		{r.collectTrace, "the trace is lost: gorun was ended by %s while it wrote it"},
+	} {
+		waits, waited := signalContext(ctx, r.signals)
+		err := part.collect(waits)
+		if sig := waited(); sig != 0 && err != nil {
+			err = &startError{proto.ExitSignalFloor + int(sig), fmt.Sprintf(part.lost, signalName(sig))}
+		}
+		if err != nil {
+			r.collectErrs = append(r.collectErrs, err)
+		}
 	}
 }
 
@@ -284,8 +294,12 @@ func (r *run) post(m proto.Message) {
 	case proto.Part:
 		r.files.got(m)
 		return
+	case proto.Time:
+		r.clocks.got(m)
+		return
 	case proto.Lost:
 		r.files.got(m)
+		r.clocks.got(m)
 	}
 	r.mail.post(m)
 }

@@ -54,6 +54,9 @@ type Job struct {
 	// weft-JOB.KIND.pprof, where JOB is the job's id.
 	Profile    []string
 	ProfileDir string
+	// Trace is the file for a trace of the calls and messages of all ranks; empty: none.
+	Trace       string
+	TraceFormat TraceFormat
 
 	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
 	// applied Slots to them. It is empty if the user names none. All names of this machine are one
@@ -175,6 +178,16 @@ const (
 	FailAbort   OnFailure = "abort"   // the launcher ends the other ranks
 	FailNotify  OnFailure = "notify"  // the other ranks get a notification and continue
 	FailRestart OnFailure = "restart" // the launcher ends the other ranks and starts the job again
+)
+
+// TraceFormat is the format of a trace.
+type TraceFormat string
+
+// The choices of TraceFormat.
+const (
+	TraceAuto     TraceFormat = "auto"     // TraceChrome if the file's name ends in .json, and otherwise TracePerfetto
+	TracePerfetto TraceFormat = "perfetto" // protocol buffers, for ui.perfetto.dev
+	TraceChrome   TraceFormat = "chrome"   // JSON, for chrome://tracing and others
 )
 
 // Launcher says how agents are started on other hosts.

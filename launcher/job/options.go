@@ -92,6 +92,9 @@ var options = []option{
 	{names: []string{"profile"}, arg: "KIND,…", defaultText: "none", setting: "job.profile", help: "merge pprof profiles of all ranks: cpu, heap, block, …"},
 	{names: []string{"profile-dir"}, arg: "DIR", setting: "job.profile_dir", help: "write profiles to DIR/weft-JOB.KIND.pprof"},
 
+	{names: []string{"trace"}, common: true, arg: "FILE", defaultText: "none", setting: "job.trace", help: "write a trace of all calls and messages, for ui.perfetto.dev"},
+	{names: []string{"trace-format"}, arg: "FORMAT", setting: "job.trace_format", help: "perfetto, chrome, or auto: chrome if FILE ends in .json"},
+
 	{topic: "failures", names: []string{"timeout"}, common: true, arg: "DURATION", defaultText: "never", setting: "job.timeout", help: "end the job after this time, with exit code 124"},
 	{names: []string{"grace"}, arg: "DURATION", setting: "job.grace"},
 	{names: []string{"on-failure"}, common: true, arg: "abort|notify|restart", setting: "job.on_failure", help: "end the job, tell the other ranks, or restart the job"},
@@ -126,6 +129,6 @@ var options = []option{
 	{names: []string{"v"}, common: true, help: "report each step of gorun and of the ranks on stderr", set: (*commandLine).setVerbose},
 	{names: []string{"completion"}, arg: "SHELL", defaultText: "none", help: "print the completion for bash, zsh or fish", candidates: shellCandidates, set: (*commandLine).setCompletion},
 	{names: []string{"man"}, help: "print the manual page, for man -l -", set: action(Man)},
-	{names: []string{"version"}, common: true, help: "print the version, and the hash of the executable", set: action(Version)},
+	{names: []string{"version"}, help: "print the version, and the hash of the executable", set: action(Version)},
 	{names: []string{"h", "help"}, common: true, help: "print this help; -help TOPIC: all flags of a topic", set: action(Help)},
 }

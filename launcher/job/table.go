@@ -110,6 +110,19 @@ var settings = []setting{
 		value: func(j *Job) string { return j.ProfileDir },
 	},
 	{
+		Param: params.Param{Key: "job.trace", Kind: params.String,
+			Help: "file for a trace of the calls and messages of all ranks, for ui.perfetto.dev; empty: none"},
+		want:  wantReport,
+		apply: func(j *Job, s string) { j.Trace = s },
+		value: func(j *Job) string { return j.Trace },
+	},
+	{
+		Param: params.Param{Key: "job.trace_format", Kind: params.String, Default: string(TraceAuto), Choices: []string{string(TraceAuto), string(TracePerfetto), string(TraceChrome)},
+			Help: "format of the trace: perfetto, chrome (JSON), or chrome if the file's name ends in .json and otherwise perfetto (auto)"},
+		apply: func(j *Job, s string) { j.TraceFormat = TraceFormat(s) },
+		value: func(j *Job) string { return string(j.TraceFormat) },
+	},
+	{
 		Param: params.Param{Key: "job.map_by", Kind: params.String, Default: "slot",
 			Help: "rule that places ranks: by slot, node, core or numa, or N ranks on each node, core or NUMA domain by ppr:N:node|core|numa"},
 		want:  wantMapBy,

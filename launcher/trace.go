@@ -1,0 +1,305 @@
+package launcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-hpc/weft/internal/record"
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/trace"
+	"github.com/weft-hpc/weft/launcher/job"
+)
+
+// The trace of -trace. While the ranks run, each host writes what they record to a file (procs). When
+// all ranks have ended, gorun reads these files, one rank after the other, and writes the trace:
+//
+//	rank 0 ─ spool ─ host ─┐
+//	rank 1 ─ spool ─ host ─┼─ fetcher ─► trace.Writer ─► FILE
+//	…                     ─┘
+
+// spoolName is the name of the files with the events of ranks, in Prepare.RankFiles.
+const spoolName = "trace"
+
+// checkTrace checks that the file of -trace can be written. id is the id of the job's first run.
+func (s *session) checkTrace(id string) error {
+	err := s.interruptible(func() error {
+		path, regular, err := tracePath(s.job.Trace)
+		if err != nil {
+			return err
+		}
+		s.tracePath = path
+		if !regular {
+			return unix.Access(path, unix.W_OK)
+		}
+		part := s.tracePart(id)
+		f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Close(), os.Remove(part))
+	})
+	var coded *startError
+	if err != nil && !errors.As(err, &coded) {
+		return fmt.Errorf("-trace (job.trace): %s: %w", s.job.Trace, withoutPath(err))
+	}
+	return err
+}
+
+// tracePath returns the absolute path of the file for a trace, without symbolic links. regular is false if
+// the file exists and is, for example, a pipe.
+func tracePath(name string) (path string, regular bool, err error) {
+	if path, err = filepath.Abs(name); err != nil {
+		return path, false, err
+	}
+	st, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return path, true, nil
+	case err != nil:
+		return path, false, err
+	case st.IsDir():
+		return path, false, unix.EISDIR
+	case !st.Mode().IsRegular():
+		return path, false, nil
+	}
+	if err := unix.Access(path, unix.W_OK); err != nil {
+		return path, true, err
+	}
+	path, err = filepath.EvalSymlinks(path)
+	return path, true, err
+}
+
+// tracePart returns the path of the file for a trace that is not complete. If gorun is killed, the
+// watchdog removes it.
+func (s *session) tracePart(id string) string {
+	part := filepath.Join(filepath.Dir(s.tracePath), ".weft-trace-"+id)
+	s.watchdog.RemoveDir(part)
+	return part
+}
+
+// withoutPath returns an error without the name of a file.
+func withoutPath(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// traceFormat returns the format of the trace.
+func (s *session) traceFormat() trace.Format {
+	switch {
+	case s.job.TraceFormat == job.TraceAuto && strings.HasSuffix(s.job.Trace, ".json"):
+		return trace.Chrome
+	case s.job.TraceFormat == job.TraceAuto:
+		return trace.Perfetto
+	}
+	return trace.Format(s.job.TraceFormat)
+}
+
+// compareClocks begins to compare the clocks of the other hosts with gorun's, if the job has a trace. It
+// does not block.
+func (r *run) compareClocks() {
+	if r.job.Trace == "" {
+		return
+	}
+	var others []int
+	for i := range r.hosts {
+		if (i > 0 || !r.usesThisHost()) && r.hosts[i].state == hostUp {
+			others = append(others, i)
+		}
+	}
+	r.clocks.begin(others)
+}
+
+// collectTrace writes the trace, and prints where it is and what it lacks. An error means that the file
+// could not be written, or that the user has ended gorun meanwhile; then FILE is as it was before. If the
+// job has a timeout, the trace lacks what gorun could not read in time. The ranks have ended, and the tree
+// is still open.
+func (r *run) collectTrace(ctx context.Context) error {
+	if r.job.Trace == "" || !slices.ContainsFunc(r.ranks, func(rk rank) bool { return rk.pid != 0 }) {
+		return nil
+	}
+	limited, cancel := r.profileContext(ctx)
+	defer cancel()
+	stop := context.AfterFunc(limited, func() { r.files.stop(context.Cause(limited)) })
+	defer stop()
+	r.compareClocks()
+	r.clocks.wait(limited)
+	var traced int
+	var lines []string
+	err := r.writeTrace(func(w io.Writer) (err error) {
+		traced, lines, err = r.convertTrace(w)
+		if err == nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("the trace is lost: %w", withoutPath(err))
+	}
+	for _, line := range lines {
+		r.printLine(line)
+	}
+	r.printLine(fmt.Sprintf("trace of %s: %s", plural(traced, "rank"), r.tracePath))
+	return nil
+}
+
+// writeTrace makes write write the trace: to a new file that then gets the name of the trace, or, if that
+// is a pipe or a device, directly.
+func (r *run) writeTrace(write func(io.Writer) error) (err error) {
+	_, regular, err := tracePath(r.tracePath)
+	if err != nil {
+		return err
+	}
+	name, flags := r.tracePath, os.O_WRONLY
+	if regular {
+		name, flags = r.tracePart(r.id), os.O_WRONLY|os.O_CREATE|os.O_EXCL
+	}
+	f, err := os.OpenFile(name, flags, 0o666)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if !regular {
+		return err
+	}
+	if err == nil {
+		err = os.Rename(name, r.tracePath)
+	}
+	if err != nil {
+		_ = os.Remove(name) // err is the first error
+	}
+	return err
+}
+
+// traceLoss is what the trace lacks of some ranks of a group on a host.
+type traceLoss struct {
+	group  int
+	host   string
+	reason string
+	absent bool // all events; false: some
+}
+
+// lostEvents are the ranks and events of a traceLoss.
+type lostEvents struct {
+	ranks  []int  // in their group
+	events uint64 // 0: not known
+}
+
+// convertTrace reads the spools of all ranks and writes the trace to w. It returns the number of ranks in
+// the trace, and lines about what is missing. The error is that of writing.
+func (r *run) convertTrace(w io.Writer) (traced int, lines []string, err error) {
+	out := trace.NewWriter(w, r.traceFormat(), len(r.ranks), record.Monotonic(), time.Now())
+	losses := make(map[traceLoss]*lostEvents)
+	var ranks []int
+	for i := range r.ranks {
+		if r.ranks[i].pid != 0 {
+			ranks = append(ranks, i)
+		}
+	}
+	files := make([]*rankFile, len(ranks))
+	defer func() {
+		for _, f := range files {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}()
+	next := 0
+	for i, number := range ranks {
+		for ; next < min(i+readAhead, len(ranks)); next++ {
+			files[next] = r.files.file(r.ranks[ranks[next]].host, ranks[next], len(r.job.Profile))
+		}
+		g := r.groupOf(number)
+		res, err := out.Rank(trace.Rank{
+			Number: number, First: number - g.rank(number), Size: g.size, Name: r.traceName(number),
+			Host: r.hostOfRank(number), PID: r.ranks[number].pid, Clock: r.clocks.clock(r.ranks[number].host),
+		}, files[i])
+		files[i].Close()
+		files[i] = nil
+		if err != nil {
+			return 0, nil, err
+		}
+		if res.Begun {
+			traced++
+		}
+		r.addLosses(losses, number, res)
+	}
+	return traced, r.lossLines(losses), out.Close()
+}
+
+// traceName returns the name of a rank in the trace.
+func (r *run) traceName(number int) string { return "rank " + r.nameOfRank(number) }
+
+// addLosses adds what the trace lacks of a rank.
+func (r *run) addLosses(losses map[traceLoss]*lostEvents, number int, res trace.Result) {
+	g := r.groupOf(number)
+	add := func(absent bool, events uint64, reason string) {
+		key := traceLoss{g.id, r.hostOfRank(number), reason, absent}
+		l := losses[key]
+		if l == nil {
+			l = new(lostEvents)
+			losses[key] = l
+		}
+		l.ranks = append(l.ranks, g.rank(number))
+		l.events += events
+	}
+	switch {
+	case res.Cut != nil:
+		add(!res.Begun, 0, proto.OneLine(res.Cut.Error(), maxReason))
+	case !res.Begun && res.Unwritten == 0:
+		add(true, 0, r.noProfile(number, false))
+	}
+	if res.Unwritten > 0 {
+		add(false, res.Unwritten, proto.OneLine(res.Reason, maxReason))
+	}
+	if res.Overrun > 0 {
+		add(false, res.Overrun, "they came faster than the host could read them")
+	}
+}
+
+// lossLines returns a line for each loss.
+func (r *run) lossLines(losses map[traceLoss]*lostEvents) (lines []string) {
+	keys := slices.SortedFunc(maps.Keys(losses), func(a, b traceLoss) int {
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(losses[a].ranks[0], losses[b].ranks[0]), cmp.Compare(a.reason, b.reason))
+	})
+	for _, key := range keys {
+		l := losses[key]
+		of := "rank"
+		if len(l.ranks) > 1 {
+			of = "ranks"
+		}
+		of += " " + rankList(l.ranks)
+		if key.group > 0 {
+			of += fmt.Sprintf(" of group %d", key.group)
+		}
+		if !r.onlyThisHost() {
+			of += " on " + key.host
+		}
+		switch {
+		case key.absent:
+			lines = append(lines, fmt.Sprintf("no trace of %s: %s", of, key.reason))
+		case l.events == 0:
+			lines = append(lines, fmt.Sprintf("the trace lacks the last events of %s: %s", of, key.reason))
+		default:
+			lines = append(lines, fmt.Sprintf("the trace lacks %d events of %s: %s", l.events, of, key.reason))
+		}
+	}
+	return lines
+}
