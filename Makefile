@@ -47,6 +47,7 @@ vet:
 	$(GO) -C bench/peers/plot vet ./...
 	$(GO) -C deploy/kubernetes/validate vet ./...
 	$(GO) -C examples/parquet vet ./...
+	$(GO) -C launcher/internal/trace/schema vet ./...
 
 lint: bin/golangci-lint generate-check
 	tools/words.sh
@@ -55,6 +56,7 @@ lint: bin/golangci-lint generate-check
 	cd internal/kernel/gen && ../../../bin/golangci-lint run
 	cd deploy/kubernetes/validate && ../../../bin/golangci-lint run
 	cd examples/parquet && ../../bin/golangci-lint run
+	cd launcher/internal/trace/schema && ../../../../bin/golangci-lint run
 	$(if $(tags),bin/golangci-lint run --build-tags libfabric $(PKGS))
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
@@ -80,6 +82,7 @@ test: test-deps vet testprov
 	$(GO) -C bench/peers/plot test ./...
 	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests
 	$(GO) -C examples/parquet test -count=1 -timeout 4m ./... # -count=1: the tests run gorun, which go's test cache does not notice
+	$(GO) -C launcher/internal/trace/schema test -count=1 -timeout 4m ./... # -count=1: the tests run gorun
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps
