@@ -16,7 +16,9 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-func TestMain(m *testing.M) { run.Main(m, "examples/allreduce", "test/cluster/run/spawner") }
+func TestMain(m *testing.M) {
+	run.Main(m, "examples/allreduce", "examples/heat2d", "test/cluster/run/spawner")
+}
 
 // cluster is four hosts, in use by the test t.
 type cluster struct {

@@ -23,7 +23,7 @@ import (
 	"github.com/weft-hpc/weft/test/cluster/run"
 )
 
-func TestMain(m *testing.M) { run.Main(m) }
+func TestMain(m *testing.M) { run.Main(m, "examples/heat2d") }
 
 // cluster is four hosts with Slurm, in use by the test t.
 type cluster struct {

@@ -113,3 +113,27 @@ func TestStats(t *testing.T) {
 	require.Contains(t, r.Stderr, "gorun: statistics of 4 ranks, ")
 	require.Regexp(t, `(?m)^Isend +12 `, r.Stderr)
 }
+
+// TestTrace traces ranks on two hosts of an allocation. Each rank must be there with the name of its host,
+// and the messages between the hosts with both ends.
+func TestTrace(t *testing.T) {
+	c := slurm(t)
+	file := filepath.Join(t.TempDir(), "trace.json")
+	r := c.salloc(c.first(2)+" -N2 --ntasks-per-node=2", "-trace", file, run.Program("heat2d")).Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Contains(t, r.Stderr, "gorun: trace of 4 ranks: "+file)
+	require.NotContains(t, r.Stderr, "lacks")
+	tr := run.ReadTrace(t, file)
+	between := 0
+	for _, m := range tr.Messages {
+		if m.From/2 != m.To/2 {
+			between++
+		}
+	}
+	require.Greater(t, between, 100)
+	for i := range 4 {
+		require.Equal(t, fmt.Sprintf("rank %d (%s)", i, c.name(i/2+1)), tr.Ranks[i])
+		_, bound := tr.Clock(i)
+		require.Positive(t, bound)
+	}
+}
