@@ -425,8 +425,15 @@ const clockEvery = 32
 func (m *Messages) Read() { m.now.Store(uint64(time.Since(m.base))) }
 
 // Idle reads the clock, and makes the events so far visible to the reader. The engine calls it before it
-// sleeps.
+// sleeps. With detail, the first event after the sleep has a time of its own.
 func (m *Messages) Idle() {
+	if m.renew(); m.exact {
+		m.readAt = m.n
+	}
+}
+
+// renew reads the clock and the level for the next events, and makes the events before visible.
+func (m *Messages) renew() {
 	m.Read()
 	m.head.Store(m.n)
 	m.exact = m.detail.Load() != 0
@@ -440,7 +447,7 @@ func (m *Messages) Idle() {
 // Hot path: no allocation, no lock.
 func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
 	if m.n >= m.readAt {
-		m.Idle()
+		m.renew()
 	}
 	m.put(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(OpSent)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
 	if m.exact {
@@ -463,7 +470,7 @@ func (m *Messages) Unsent(peer int32, n int) {
 // Hot path: no allocation, no lock.
 func (m *Messages) Received(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
 	if m.n >= m.readAt {
-		m.Idle()
+		m.renew()
 	}
 	m.put(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(OpReceived)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
 }

@@ -153,6 +153,30 @@ func TestWithoutDetail(t *testing.T) {
 	require.Zero(t, rd.Peers()[0].Messages)
 }
 
+// TestTimeAfterSleep: with detail, an event after a sleep of the engine, or after a message that did not
+// leave, has the time at which it was recorded.
+func TestTimeAfterSleep(t *testing.T) {
+	r, rd := pair(t, 0, 1)
+	r.SetDetail(true)
+	var times []time.Duration
+	for i := range 4 {
+		r.Messages.Idle()
+		if i%2 == 1 {
+			r.Messages.Sent(0, 0, 0, 1, Eager, 0)
+			r.Messages.Unsent(0, 1)
+		}
+		for now := r.Clock(); r.Clock() == now; {
+		}
+		times = append(times, r.Clock())
+		r.Messages.Received(0, 0, 0, 1, Eager, 0)
+	}
+	list, _ := read(rd, true)
+	require.Len(t, list, len(times))
+	for i, e := range list {
+		require.GreaterOrEqual(t, e.Start, times[i])
+	}
+}
+
 // TestOrder: a reader gets messages and calls in the order of their ends, and each call after the message
 // that the rank sent in it.
 func TestOrder(t *testing.T) {
