@@ -262,5 +262,9 @@ func (r *Reader) Last(n int, ended bool) (messages, calls []Event) {
 	return messages, calls
 }
 
+// Restart makes Read begin with the first event. The caller needs it when Times shows that another
+// program has begun a new record in the rank.
+func (r *Reader) Restart() { r.next = [2]uint64{} }
+
 // Room returns the number of events that each of the two rings has room for.
 func (r *Reader) Room() int { return 1 << r.ringBits }

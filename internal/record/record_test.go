@@ -83,6 +83,7 @@ func TestAgain(t *testing.T) {
 	list, lost := read(rd, true)
 	require.Empty(t, list)
 	require.Zero(t, lost)
+	rd.Restart()
 	r.Messages.Received(0, 1, 2, 3, Eager, 5)
 	list, _ = read(rd, true)
 	require.Len(t, list, 1)

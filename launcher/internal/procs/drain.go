@@ -41,8 +41,8 @@ type spool struct {
 	out       spoolFile
 	size      int64 // bytes of whole items in out
 	enc       trace.Encoder
-	begun     bool // Encoder.Begin was called
-	drained   bool // all events of the rank that has ended are read
+	begun     record.Times // of the record that is read; zero: Encoder.Begin was not called
+	drained   bool         // all events of the rank that has ended are read
 	ops       [256]string
 	comms     [256]string
 	err       error  // why no more events are written; nil: they are
@@ -152,9 +152,12 @@ func (s *spool) drain() (fill float64) {
 		s.drained = ended
 		return 0
 	}
-	if !s.begun {
-		s.begun = true
-		s.enc.Begin(s.reader.Times())
+	// A rank may run several programs, one after the other. Each of them begins a new record.
+	if t := s.reader.Times(); t.Monotonic != s.begun.Monotonic || t.Wall != s.begun.Wall {
+		s.begun = t
+		s.reader.Restart()
+		s.ops, s.comms = [256]string{}, [256]string{}
+		s.enc.Begin(t)
 	}
 	n := 0
 	var named [2][256]bool // numbers of operations and communicators whose names have not changed

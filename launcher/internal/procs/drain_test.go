@@ -22,6 +22,7 @@ type drainedRanks struct {
 	*drainer
 	files     rankFiles
 	recorders []*record.Recorder
+	mem       [][]byte // by rank: the memory of its record
 }
 
 // newDrained returns a drainer for ranks that have begun their records. The test drains them, or starts
@@ -38,7 +39,7 @@ func newDrained(t *testing.T, ranks int) *drainedRanks {
 		rd.SetDetail(true)
 		r, err := record.New(mem, i, ranks, drainBits)
 		require.NoError(t, err)
-		d.recorders = append(d.recorders, r)
+		d.recorders, d.mem = append(d.recorders, r), append(d.mem, mem)
 		files, err := d.files.make(i, []proto.RankFile{{Name: "trace", Large: true, Host: true}})
 		require.NoError(t, err)
 		d.spools = append(d.spools, &spool{rank: i, reader: rd, out: files[0]})
@@ -163,6 +164,25 @@ func TestDrainFullDisk(t *testing.T) {
 		require.Equal(t, room > spoolBuffer, written > 0)
 		require.EqualValues(t, 2*(rounds*n+3<<drainBits)-written, res.Unwritten)
 	}
+}
+
+// TestDrainSecondProgram: if a second program begins a new record in a rank, its events are there, too, also if
+// there are more of them than of the first one.
+func TestDrainSecondProgram(t *testing.T) {
+	d := newDrained(t, 1)
+	d.send(0, 10, d.recorders[0].Op("First", false))
+	d.recorders[0].Messages.Idle()
+	d.spools[0].drain()
+	r, err := record.New(d.mem[0], 0, 1, drainBits)
+	require.NoError(t, err)
+	d.recorders[0] = r
+	d.send(0, 20, r.Op("Second", false))
+	d.start()
+	res, out := d.result(t, 0)
+	require.Equal(t, trace.Result{Begun: true}, res)
+	require.Equal(t, 10, strings.Count(out, `"name":"First"`))
+	require.Equal(t, 20, strings.Count(out, `"name":"Second"`))
+	require.Equal(t, 30, strings.Count(out, `"name":"sent"`))
 }
 
 // TestUnbegunRecord: a rank that is no weft program has an empty spool.

@@ -81,12 +81,11 @@ func (c *chrome) args(list []arg) {
 	c.buf = append(c.buf, '}')
 }
 
-func (c *chrome) rank(r *Rank, at time.Duration, args []arg) {
+func (c *chrome) rank(r *Rank) {
 	c.pid, c.tracks, c.texts = r.Number, make(map[int]bool), make(map[string][]byte)
 	c.meta(0, "process_name", arg{name: "name", text: fmt.Sprintf("%s (%s)", r.Name, r.Host)})
 	c.meta(0, "process_sort_index", arg{name: "sort_index", num: int64(r.Number)})
 	c.thread(chromeMessages, "messages", maxTracks+1)
-	c.note(at, "Init", args)
 }
 
 func (c *chrome) meta(tid int, name string, a arg) {

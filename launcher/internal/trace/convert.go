@@ -35,7 +35,12 @@ type converter struct {
 	w     *Writer
 	sink  sink
 	r     Rank
-	begun time.Duration // beginning of the record on the host's monotonic clock
+	begun time.Duration // beginning of the first record on the host's monotonic clock
+	// records is the number of records so far. A rank has several if it has run several programs. In each of
+	// them the numbers of messages begin with 1. The times in the fields below count from the beginning of the
+	// first record; shift is the beginning of the current one, and latest the end of the latest event.
+	records       int64
+	shift, latest time.Duration
 
 	ops   [256]string
 	comms [256]string // by number; names of communicators with higher numbers are not known
@@ -59,9 +64,9 @@ type rate struct {
 	value  int64 // the latest value that was written
 }
 
-func (v *converter) begin(t record.Times) {
-	v.begun = t.Monotonic
-	v.count = [2]map[int32]int64{make(map[int32]int64), make(map[int32]int64)}
+// begin begins a record. It reports whether its times can be: a record begins when the one before has ended.
+func (v *converter) begin(t record.Times) bool {
+	v.flush() // what there is of the record before
 	args := []arg{{name: "host", text: v.r.Host}, {name: "pid", num: int64(v.r.PID)},
 		{name: "begun", text: t.Wall.UTC().Format(time.RFC3339Nano)}}
 	if v.r.Clock.known {
@@ -69,14 +74,31 @@ func (v *converter) begin(t record.Times) {
 			arg{name: "clock_drift_ppb", num: int64(v.r.Clock.drift() * 1e9)},
 			arg{name: "clock_error_ns", num: int64(v.r.Clock.Bound())})
 	}
-	v.released = v.at(0)
-	v.sink.rank(&v.r, v.released, args)
+	v.count = [2]map[int32]int64{make(map[int32]int64), make(map[int32]int64)}
+	if v.records++; v.records == 1 {
+		v.begun = t.Monotonic
+		v.released = v.at(0)
+		v.sink.rank(&v.r)
+	} else {
+		v.shift = t.Monotonic - v.begun
+		if v.shift < v.latest || v.shift > maxTime {
+			return false
+		}
+		v.ops, v.comms = [256]string{}, [256]string{}
+		v.released = max(v.released, v.at(v.shift))
+	}
+	v.sink.note(v.released, "Init", args)
+	return true
 }
 
-// at returns the time of gorun's clock for a time of the record.
+// at returns the time of gorun's clock for a time since the beginning of the first record.
 func (v *converter) at(t time.Duration) time.Duration { return max(v.r.Clock.At(v.begun+t), 0) }
 
 func (v *converter) item(it *item) {
+	if it.kind >= itemSent {
+		it.event.Start += v.shift
+		v.latest = max(v.latest, end(&it.event))
+	}
 	switch it.kind {
 	case itemOp:
 		v.rename(&v.ops, it)
@@ -275,7 +297,10 @@ func (v *converter) convert(e *record.Event) message {
 	}
 	// The number of the message, of which the record has seqBits bits. Messages can arrive in another
 	// order than that of their numbers.
-	count := v.count[way][e.Peer]
+	count, ok := v.count[way][e.Peer]
+	if !ok {
+		count = v.records << 40
+	}
 	count += int64(int32((e.Seq-uint32(count))<<(32-seqBits)) >> (32 - seqBits))
 	v.count[way][e.Peer] = count
 	m.flow = (uint64(count)*v.w.ranks+from)*v.w.ranks + to + 1

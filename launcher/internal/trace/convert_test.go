@@ -226,6 +226,43 @@ func TestFlows(t *testing.T) {
 	require.NotContains(t, sent, receiver.convert(&back).flow)
 }
 
+// TestSecondProgram: if a rank runs two programs, the events of both are in the trace, on the same tracks, and
+// their messages have different flows.
+func TestSecondProgram(t *testing.T) {
+	var e Encoder
+	for i := range 2 {
+		e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour + time.Duration(i)*time.Minute})
+		e.Op(opSend, []string{"first", "second"}[i])
+		e.Comm(0, "world")
+		m, c := msg(record.OpSent, 2*us, 1, 1), call(opSend, us, 3*us, 1)
+		e.Event(&m)
+		e.Event(&c)
+	}
+	var out bytes.Buffer
+	w := NewWriter(&out, Chrome, 4, time.Hour, time.Unix(1, 0))
+	res, err := w.Rank(Rank{Number: 1, Size: 4}, bytes.NewReader(e.Bytes()))
+	require.NoError(t, err)
+	require.Equal(t, Result{Begun: true}, res)
+	require.NoError(t, w.Close())
+	var calls []chromeEvent
+	flows := make(map[string]bool)
+	begun := 0
+	for _, e := range checkChrome(t, out.Bytes()) {
+		switch {
+		case e.Ph == "s":
+			flows[e.ID] = true
+		case e.Ph == "i" && e.Name == "Init":
+			begun++
+		case e.Ph == "X" && e.TID == chromeCalls:
+			calls = append(calls, e)
+		}
+	}
+	require.Equal(t, []string{"first on 1", "sent on 1", "second on 1", "sent on 1"}, names(calls))
+	require.Equal(t, time.Hour+time.Minute+us, calls[2].start())
+	require.Len(t, flows, 2)
+	require.Equal(t, 2, begun)
+}
+
 // TestCounters: a counter has the average of each period with messages, and 0 afterwards.
 func TestCounters(t *testing.T) {
 	const p = ratePeriod
@@ -262,7 +299,7 @@ func TestCut(t *testing.T) {
 		"full disk":  {bytes.NewReader(append(bytes.Clone(begun), Cut(9, "full")...)), Result{Begun: true, Unwritten: 9, Reason: "full"}, nil, 0},
 		"only full":  {bytes.NewReader(Cut(9, "full")), Result{Unwritten: 9, Reason: "full"}, nil, 0},
 		"no begin":   {bytes.NewReader(good[len(begun):]), Result{}, errSpool, 0},
-		"two begins": {bytes.NewReader(append(bytes.Clone(good), begun...)), Result{Begun: true, Overrun: 4}, errSpool, 1},
+		"two begins": {bytes.NewReader(append(bytes.Clone(good), begun...)), Result{Begun: true, Overrun: 4}, errSpool, 1}, // at the same time
 		"nonsense":   {strings.NewReader("nonsense"), Result{}, errSpool, 0},
 	} {
 		var out bytes.Buffer

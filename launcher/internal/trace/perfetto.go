@@ -126,7 +126,7 @@ func (p *perfetto) put(packet []byte) {
 	p.out.write(p.inner)
 }
 
-func (p *perfetto) rank(r *Rank, at time.Duration, args []arg) {
+func (p *perfetto) rank(r *Rank) {
 	p.sequence, p.process, p.cleared = uint64(r.Number)+2, uint64(r.Number+1)*uint64(tracksPerRank), false
 	p.tracks = make(map[uint64]bool)
 	for k := range p.interned {
@@ -140,7 +140,6 @@ func (p *perfetto) rank(r *Rank, at time.Duration, args []arg) {
 	p.event = appendBytes(p.event, trackProcess, p.inner)
 	p.event = appendInt(p.event, trackOrder, int64(r.Number))
 	p.put(appendBytes(p.head(), packetTrackDescriptor, p.event))
-	p.note(at, "Init", args)
 }
 
 // head begins a packet of the rank's sequence.

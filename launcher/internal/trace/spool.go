@@ -12,8 +12,9 @@ import (
 	"github.com/weft-hpc/weft/internal/record"
 )
 
-// A spool holds the events of one rank's record in a compact form. It is a sequence of items. An item
-// begins with a byte:
+// A spool holds the events of one rank's record in a compact form. If the rank has run several programs, one
+// after the other, it holds those of several records. It is a sequence of items. An item begins with a
+// byte:
 //
 //	│ flags 5 bits │ kind 3 bits │
 //
@@ -103,8 +104,9 @@ func Cut(n uint64, reason string) []byte {
 	return e.buf
 }
 
-// Begin encodes the times of the record.
+// Begin encodes the times of the record whose events follow.
 func (e *Encoder) Begin(t record.Times) {
+	e.h = history{}
 	e.buf = append(e.buf, byte(itemBegin))
 	e.buf = binary.AppendVarint(e.buf, t.Wall.UnixNano())
 	e.buf = binary.AppendUvarint(e.buf, uint64(t.Monotonic))
@@ -244,6 +246,7 @@ func (d *decoder) next(it *item) error {
 	it.kind = itemKind(head & itemMask)
 	switch it.kind {
 	case itemBegin:
+		d.h = history{}
 		wall := d.varint()
 		it.times = record.Times{Wall: time.Unix(0, wall), Monotonic: time.Duration(d.uvarint(maxTime))}
 	case itemOp:

@@ -49,7 +49,7 @@ type sink interface {
 	// begin begins the trace. wall is the time at the time at.
 	begin(at time.Duration, wall time.Time)
 	// rank begins a rank. Later calls are about this rank.
-	rank(r *Rank, at time.Duration, args []arg)
+	rank(r *Rank)
 	// call writes a call, and the messages within it.
 	call(t track, start, end time.Duration, name string, args []arg, within []message)
 	// message writes a message on the track for messages.
@@ -149,12 +149,10 @@ func (t *Writer) Rank(r Rank, in io.Reader) (res Result, err error) {
 		case err != nil:
 			res.Cut = err
 		case it.kind == itemBegin:
-			if res.Begun {
-				res.Cut = fmt.Errorf("%w: it begins twice", errSpool)
-				break
-			}
 			res.Begun = true
-			v.begin(it.times)
+			if !v.begin(it.times) {
+				res.Cut = fmt.Errorf("%w: a record begins before the end of the one before", errSpool)
+			}
 		case it.kind == itemCut:
 			res.Unwritten, res.Reason = it.number, it.name
 			continue
