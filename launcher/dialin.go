@@ -405,9 +405,37 @@ func (r *run) attributeToSlurm() {
 		// The rank failed first, and Slurm ended an agent later.
 		return
 	}
+	if sig := r.signalBehind(); sig != 0 {
+		r.outcome = r.startFailure(endedBeforeStart(sig))
+		return
+	}
 	r.outcome = &outcome{
 		Failure: Failure{Rank: -1, Host: r.host, ExitCode: exitCancelled, Reason: "ended by Slurm: " + words},
 		code:    exitCancelled, end: all && !strings.Contains(words, "NODE FAILURE"),
+	}
+}
+
+// outerSignalTime is how long gorun waits for a signal of the outer gorun when Slurm has ended the job before
+// ranks ran.
+const outerSignalTime = time.Second
+
+// signalBehind returns the signal because of which Slurm has ended the job; 0: there is none. If a
+// signal comes while salloc starts this gorun, the outer gorun sends it to salloc, which gives the
+// allocation back, and then to this gorun. So Slurm may end the job before the signal arrives.
+func (r *run) signalBehind() syscall.Signal {
+	if !r.underSalloc || len(r.ranks) > 0 {
+		return 0
+	}
+	late := time.After(outerSignalTime)
+	for {
+		select {
+		case s := <-r.signals:
+			if sig, ok := s.(syscall.Signal); ok && terminates(sig) {
+				return sig
+			}
+		case <-late:
+			return 0
+		}
 	}
 }
 

@@ -129,6 +129,7 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	s.signals, stopSignals = catchSignals()
 	defer stopSignals()
 	outer := readyForSignals()
+	s.underSalloc = outer != nil
 	s.out = newWriter(stdio.Out, stdio.Err)
 	s.inputAt = inputAt(stdio.In)
 	s.warn()
@@ -189,20 +190,21 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 
 // session is the state of a job over all its starts.
 type session struct {
-	ctx        context.Context
-	job        *job.Job
-	stdio      Stdio
-	host       string         // the name of this host
-	begun      time.Time      // when Run was called
-	deadline   time.Time      // time at which the job's timeout ends the job; zero: the job has no timeout
-	signals    chan os.Signal // signals to gorun that catchSignals has caught
-	out        *writer
-	watchdog   *procs.Watchdog
-	programs   []program // the executables, by index in job.Apps; empty: not found yet
-	dir        string    // temporary directory of built programs; "": there is none
-	report     report
-	epoch      int  // number of restarts so far
-	limitDrain bool // if set, output that no process reads delays the end of the job by at most drainLimit
+	ctx         context.Context
+	job         *job.Job
+	stdio       Stdio
+	host        string         // the name of this host
+	begun       time.Time      // when Run was called
+	deadline    time.Time      // time at which the job's timeout ends the job; zero: the job has no timeout
+	signals     chan os.Signal // signals to gorun that catchSignals has caught
+	underSalloc bool           // another gorun has started this one by salloc
+	out         *writer
+	watchdog    *procs.Watchdog
+	programs    []program // the executables, by index in job.Apps; empty: not found yet
+	dir         string    // temporary directory of built programs; "": there is none
+	report      report
+	epoch       int  // number of restarts so far
+	limitDrain  bool // if set, output that no process reads delays the end of the job by at most drainLimit
 	// inputAt is the offset in standard input when Run was called. It is -1 if there is no standard
 	// input, or if it is not a regular file.
 	inputAt int64
