@@ -131,7 +131,7 @@ func (r *run) snapshot(figures []record.Figures) *live.Snapshot {
 		k := &r.ranks[i]
 		s.Ranks[i] = live.Rank{Name: r.nameOfRank(i), Host: r.nameOf(k.host), State: "running"}
 		switch {
-		case k.failed || k.abort != nil || k.exit != nil && (k.exit.Code != 0 || k.exit.Signal != 0) || r.hosts[k.host].state == hostLost:
+		case k.failed || k.abort != nil || k.exit != nil && (k.exit.Code != 0 || k.exit.Signal != 0) && !k.exit.AfterEnd || r.hosts[k.host].state == hostLost:
 			s.Ranks[i].State = "failed"
 		case k.exit != nil:
 			s.Ranks[i].State = "ended"

@@ -1,4 +1,5 @@
-// Package live describes a running job to its user: as metrics, and as a table that changes.
+// Package live describes a running job to its user: as metrics, and as a table that changes. Package ui
+// shows it as a page.
 package live
 
 import (
@@ -57,6 +58,9 @@ func Rows(before, now *Snapshot) []Row {
 		c, t := sums(was)
 		rows[i].Calls = (calls - c) / d
 		rows[i].InCalls = (inCalls - t) / d
+		if was.Inside != nil && is.Inside != nil && *was.Inside == *is.Inside && !is.Inside.Background {
+			rows[i].InCalls = max(rows[i].InCalls, 1) // the time of a call counts only when the call ends
+		}
 		rows[i].Messages = (float64(is.Messages) - float64(was.Messages)) / d
 		rows[i].Bytes = (float64(is.Bytes) - float64(was.Bytes)) / d
 	}

@@ -33,6 +33,7 @@ func snapshot(at time.Duration, calls uint64) *Snapshot {
 
 func TestRows(t *testing.T) {
 	before, now := snapshot(time.Second, 100), snapshot(3*time.Second, 300)
+	now.Ranks[0].Figures.Inside.Seq++
 	rows := Rows(before, now)
 	require.InDelta(t, 0.1, rows[0].InCalls, 1e-9)
 	rows[0].InCalls = 0
@@ -40,6 +41,10 @@ func TestRows(t *testing.T) {
 	for _, r := range rows[1:] {
 		require.Zero(t, r.Calls+r.Messages+r.Bytes+r.InCalls)
 	}
+	now.Ranks[0].Figures.Inside.Seq-- // the rank was in one call all the time
+	require.InDelta(t, 1, Rows(before, now)[0].InCalls, 1e-9)
+	before.Ranks[0].Figures.Inside.Background, now.Ranks[0].Figures.Inside.Background = true, true
+	require.InDelta(t, 0.1, Rows(before, now)[0].InCalls, 1e-9)
 	before.Job = "41" // the job was started again
 	require.Zero(t, Rows(before, now)[0].Calls)
 	require.Zero(t, Rows(nil, now)[0].Calls)
@@ -52,7 +57,7 @@ func TestTop(t *testing.T) {
 	require.Equal(t, `job 42  a "b"  running  4 ranks on 2 hosts  3s
 no answer from h1
 RANK  HOST  IN WEFT  CALLS/s  MESSAGES/s  MB/s  DOES
-0     h0    10 %     100      1000        0.1   in Barrier 7 of world
+0     h0    100 %    100      1000        0.1   in Barrier 7 of world
 1     h0    0 %      0        0           0.0   ended
 2     h1    0 %      0        0           0.0   not in weft
 1.0   h1    0 %      0        0           0.0   failed
