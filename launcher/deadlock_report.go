@@ -158,10 +158,16 @@ func (w *waits) doubts(possible, certain []bool) (lines []string) {
 	return lines
 }
 
-// lateLines returns a line for each collective in which ranks wait for ranks that have not called
-// it, or that may not have called it because they have not answered. The line names these ranks.
-// There are at most maxLate lines.
-func (w *waits) lateLines() (lines []string) {
+// lateCall is a collective in which ranks wait for ranks that have not called it, or that may not have
+// called it because they have not answered.
+type lateCall struct {
+	call   wire.RankCall // the call of a rank that waits
+	late   []int         // the ranks that have not called it, ascending
+	silent []int         // the ranks that have not answered, ascending
+}
+
+// lateCalls returns the collectives in which ranks wait for others, at most maxLate of them.
+func (w *waits) lateCalls() (list []lateCall) {
 	// peers has, by collective, the ranks for whose messages, or stores to shared memory, the calls
 	// of the collective wait.
 	peers := make(map[collective]map[int]bool)
@@ -182,40 +188,44 @@ func (w *waits) lateLines() (lines []string) {
 		}
 	}
 	for _, k := range order {
-		c := calls[k]
+		l := lateCall{call: calls[k]}
 		ranks := slices.Collect(maps.Keys(peers[k]))
-		if needsAll(c.Name) {
+		if needsAll(l.call.Name) {
 			for _, h := range w.holders[k.id] {
 				ranks = append(ranks, h.rank)
 			}
 		}
 		slices.Sort(ranks)
-		var late, silent []int
 		for _, r := range slices.Compact(ranks) {
 			switch waited := peers[k][r]; {
 			case r < 0 || r >= len(w.states): // the answer is invalid
 			case w.silent[r] && (waited || ofAllRanks(k.id)):
-				silent = append(silent, r)
+				l.silent = append(l.silent, r)
 			case w.late(r, k):
-				late = append(late, r)
+				l.late = append(l.late, r)
 			}
 		}
-		line := fmt.Sprintf("comm.%s(%s) waits ", c.Name, c.Comm)
-		switch {
-		case len(late) > 0 && len(silent) > 0:
-			line += "for " + rankWords(late) + ", and perhaps for " + rankWords(silent) + ", which did not answer"
-		case len(late) > 0:
-			line += "for " + rankWords(late)
-		case len(silent) > 0:
-			line += "perhaps for " + rankWords(silent) + ", which did not answer"
-		default:
+		if len(l.late) == 0 && len(l.silent) == 0 {
 			continue
 		}
-		if lines = append(lines, line); len(lines) == maxLate {
+		if list = append(list, l); len(list) == maxLate {
 			break
 		}
 	}
-	return lines
+	return list
+}
+
+// String returns a line that names the ranks.
+func (l *lateCall) String() string {
+	line := fmt.Sprintf("comm.%s(%s) waits ", l.call.Name, l.call.Comm)
+	switch {
+	case len(l.silent) == 0:
+		return line + "for " + rankWords(l.late)
+	case len(l.late) == 0:
+		return line + "perhaps for " + rankWords(l.silent) + ", which did not answer"
+	default:
+		return line + "for " + rankWords(l.late) + ", and perhaps for " + rankWords(l.silent) + ", which did not answer"
+	}
 }
 
 // rankWords returns ranks as text, such as "rank 3" or "ranks 3-5, 7".

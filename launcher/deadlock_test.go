@@ -171,7 +171,7 @@ func TestDeadlocks(t *testing.T) {
 				before = now
 			}
 			w := newWaits(now, &before)
-			require.Equal(t, test.want, append(w.lateLines(), w.deadlocks()...))
+			require.Equal(t, test.want, append(lateLines(w), w.deadlocks()...))
 			require.Equal(t, test.again, w.again())
 		})
 	}
@@ -305,9 +305,16 @@ func TestDeadlocksOfManyRanks(t *testing.T) {
 			}
 			now := world(states...)
 			w := newWaits(now, &now)
-			require.Equal(t, test.want, append(w.lateLines(), w.deadlocks()...))
+			require.Equal(t, test.want, append(lateLines(w), w.deadlocks()...))
 			w.again()
 			require.Less(t, w.steps, maxSteps*items)
 		})
 	}
+}
+
+func lateLines(w *waits) (lines []string) {
+	for _, l := range w.lateCalls() {
+		lines = append(lines, l.String())
+	}
+	return lines
 }

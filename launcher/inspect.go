@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/ui"
 )
 
 // inspectLimit is how long gorun waits in one round of an inspection for the answers of the hosts.
@@ -41,6 +40,10 @@ type inspectRequest struct {
 type inspected struct {
 	lines []string // text for the user
 	weft  bool     // at least one rank is a weft program that has called Init
+
+	// What lines say about collectives that wait for ranks, and about deadlocks.
+	late      []ui.Late
+	deadlocks []string
 }
 
 // inspection asks all ranks what they do, in one or more rounds. In each round gorun sends the
@@ -173,12 +176,18 @@ func (r *run) endRound() {
 	r.inspecting = nil
 	var answer inspected
 	for _, w := range waiting {
-		for _, line := range r.summary(w.group, w.answers, w.waits) {
-			if w.group.id > 0 {
-				line = fmt.Sprintf("group %d: %s", w.group.id, line)
-			}
-			answer.lines = append(answer.lines, line)
+		one := r.summary(w.group, w.answers, w.waits)
+		prefix := ""
+		if w.group.id > 0 {
+			prefix = fmt.Sprintf("group %d: ", w.group.id)
 		}
+		for _, line := range one.lines {
+			answer.lines = append(answer.lines, prefix+line)
+		}
+		for _, line := range one.deadlocks {
+			answer.deadlocks = append(answer.deadlocks, prefix+line)
+		}
+		answer.late = append(answer.late, one.late...)
 		answer.weft = answer.weft || len(w.answers.known) > 0
 	}
 	answer.lines = append(answer.lines, r.lastLines(a.last)...)
@@ -315,32 +324,11 @@ func (s *session) printInspected(title string, a inspected) {
 	s.out.print(b.String())
 }
 
-// The bounds of a summary. It replaces what exceeds them by an ellipsis, or leaves it out.
-const (
-	maxGroups = 40 // most lines about sets of ranks that do the same
-	maxRuns   = 8  // most runs of consecutive ranks, such as 0-2, in one list of ranks
-	maxPeers  = 4  // most peers of a call that several ranks make with different peers
-	maxLate   = 8  // most lines about collectives that wait for ranks
-)
-
-// sameCalls is a set of ranks whose calls differ only in their peers: the ranks that the calls send
-// to, receive from or probe. These ranks share one line of the summary.
-type sameCalls struct {
-	ranks []int    // in ascending order after [run.summary] has sorted them
-	parts []string // the text of the calls, cut at each place where a peer is named
-	// peers has an element for each rank, in the order in which the ranks were added: the peers of
-	// the rank, one for each place between two parts.
-	peers [][]string
-	// seqs is a text with the numbers of the collectives that the ranks have called, such as "its
-	// collective 5". It is "" if they have called none.
-	seqs string
-}
-
-// summary returns lines that say what the ranks of a group do: first a line for each set of ranks that do the
+// summary says what the ranks of a group do. Its lines are first a line for each set of ranks that do the
 // same, then a line for each collective that waits for ranks, then the deadlocks. If a rank has not
 // answered in the last round but has answered in an earlier one, its line has the earlier answer,
 // too.
-func (r *run) summary(of *group, a *groupAnswers, w *waits) []string {
+func (r *run) summary(of *group, a *groupAnswers, w *waits) (sum inspected) {
 	var list []*sameCalls
 	at := make(map[string]*sameCalls)
 	add := func(rank int, parts, peers []string, seqs string) {
@@ -386,145 +374,37 @@ func (r *run) summary(of *group, a *groupAnswers, w *waits) []string {
 	slices.SortStableFunc(list, func(x, y *sameCalls) int {
 		return cmp.Or(cmp.Compare(len(y.ranks), len(x.ranks)), cmp.Compare(x.ranks[0], y.ranks[0]))
 	})
-	var lines []string
 	for i, e := range list {
 		if i == maxGroups {
-			lines = append(lines, fmt.Sprintf("… and %s more that do other things", plural(len(list)-i, "group")))
+			sum.lines = append(sum.lines, fmt.Sprintf("… and %s more that do other things", plural(len(list)-i, "group")))
 			break
 		}
 		line := e.ranksText() + ": " + e.callsText()
 		if texts[strings.Join(e.parts, "")] > 1 && e.seqs != "" {
 			line += ", " + e.seqs
 		}
-		lines = append(lines, line)
+		sum.lines = append(sum.lines, line)
 	}
-	lines = append(lines, w.lateLines()...)
-	return append(lines, w.deadlocks()...)
+	for _, l := range w.lateCalls() {
+		sum.lines = append(sum.lines, l.String())
+		sum.late = append(sum.late, ui.Late{
+			Group: of.id, Op: l.call.Name, Comm: l.call.Comm, Seq: l.call.Seq,
+			Ranks: namesOf(of, l.late), Silent: namesOf(of, l.silent),
+		})
+	}
+	sum.deadlocks = w.deadlocks()
+	sum.lines = append(sum.lines, sum.deadlocks...)
+	return sum
 }
 
-// ranksText returns the ranks of e as text, such as "rank 3" or "4 ranks (0-2, 7)".
-func (e *sameCalls) ranksText() string {
-	if len(e.ranks) == 1 {
-		return fmt.Sprintf("rank %d", e.ranks[0])
+// namesOf returns ranks of a group as text, such as "rank 3" or "ranks 3-5, 7", in a spawned group with
+// the number of the group. It returns "" if there are none.
+func namesOf(g *group, ranks []int) string {
+	switch {
+	case len(ranks) == 0:
+		return ""
+	case g.id > 0:
+		return fmt.Sprintf("%s of group %d", rankWords(ranks), g.id)
 	}
-	return fmt.Sprintf("%d ranks (%s)", len(e.ranks), rankList(e.ranks))
-}
-
-// rankList returns ascending ranks as text, such as "0-2, 7". It names at most maxRuns runs of
-// consecutive ranks, and then writes an ellipsis.
-func rankList(ranks []int) string {
-	var runs []string
-	for len(ranks) > 0 {
-		if len(runs) == maxRuns {
-			runs = append(runs, "…")
-			break
-		}
-		n := 1
-		for n < len(ranks) && ranks[n] == ranks[0]+n {
-			n++
-		}
-		text := strconv.Itoa(ranks[0])
-		if n > 1 {
-			text += "-" + strconv.Itoa(ranks[n-1])
-		}
-		runs, ranks = append(runs, text), ranks[n:]
-	}
-	return strings.Join(runs, ", ")
-}
-
-// callsText returns the calls of e as text. At each place for a peer it lists the different peers
-// of the ranks of e, at most maxPeers of them.
-func (e *sameCalls) callsText() string {
-	var b strings.Builder
-	b.WriteString(e.parts[0])
-	for i, part := range e.parts[1:] {
-		var peers []string
-		for _, p := range e.peers {
-			if text := p[i]; !slices.Contains(peers, text) {
-				if len(peers) == maxPeers {
-					peers = append(peers, "…")
-					break
-				}
-				peers = append(peers, text)
-			}
-		}
-		b.WriteString(strings.Join(peers, ", ") + part)
-	}
-	return b.String()
-}
-
-// groupText returns what the ranks of a group do: the fields parts, peers and seqs of a sameCalls.
-// The ranks of a group all have the same peers.
-func groupText(g proto.Group) (parts, peers []string, seqs string) {
-	parts = []string{""}
-	say := func(text string) { parts[len(parts)-1] += text }
-	switch s := g.State; {
-	case s == nil && g.NoAnswer:
-		say("does not answer: " + g.Process)
-	case s == nil:
-		say("not in comm: " + g.Process)
-	case len(s.Calls) == 0 && s.At == "":
-		say("in no call of comm")
-	case len(s.Calls) == 0:
-		say(s.At)
-	default:
-		var numbers []string
-		for i, c := range s.Calls {
-			if i > 0 {
-				say("; ")
-			}
-			say("comm." + c.Name)
-			if c.Comm != "" {
-				say("(" + c.Comm)
-				peers = append(peers, callArguments(c, say, func() { parts = append(parts, "") })...)
-				say(")")
-			}
-			if c.Where != "" {
-				say(" at " + c.Where)
-			} else {
-				say(" under way")
-			}
-			if c.Seq > 0 {
-				numbers = append(numbers, fmt.Sprintf("its collective %d", c.Seq))
-			}
-		}
-		if s.More > 0 {
-			say("; and " + plural(s.More, "more goroutine"))
-		}
-		seqs = strings.Join(numbers, ", ")
-	}
-	return parts, peers, seqs
-}
-
-// callArguments appends the peer and the tag of a send, receive or probe to a text. It calls say to
-// append words. In place of the peer it calls place, which begins a new part of the text, and it
-// returns the peer as text: its rank in the communicator and, if that differs, its rank in the
-// world. If the call accepts any rank, callArguments appends that in words and returns no peer. For
-// other calls it does nothing.
-func callArguments(c wire.RankCall, say func(string), place func()) (peers []string) {
-	word := ", from "
-	switch c.Wait {
-	case wire.WaitSend:
-		word = ", to "
-	case wire.WaitRecv, wire.WaitProbe:
-	default:
-		return nil
-	}
-	if c.Peer < 0 {
-		say(word + "any rank")
-	} else {
-		say(word)
-		place()
-		text := strconv.Itoa(c.Peer)
-		if c.World != c.Peer && !c.Connection {
-			text += fmt.Sprintf(" (rank %d of the world)", c.World)
-		}
-		peers = []string{text}
-	}
-	if c.Tag < 0 {
-		say(", any tag")
-	} else {
-		say(fmt.Sprintf(", tag %d", c.Tag))
-	}
-	return peers
+	return rankWords(ranks)
 }

@@ -19,7 +19,7 @@ func inspectionOf(size int, groups ...proto.Group) []string {
 	r := newRun(&session{}, "id")
 	r.hosts, r.ranks, r.size = []host{{Host: hosts.Host{Name: "host"}}}, make([]rank, size), size
 	a := &groupAnswers{groups: groups}
-	return r.summary(r.group, a, newWaits(r.observe(r.group, a), nil))
+	return r.summary(r.group, a, newWaits(r.observe(r.group, a), nil)).lines
 }
 
 // waiting returns the answer of a rank that waits in calls, each in a goroutine of its own. started

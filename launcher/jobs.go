@@ -164,7 +164,7 @@ func (s *session) answerTo(ctx context.Context, q *jobQuestion) jobAnswer {
 	case r == nil:
 		return jobAnswer{Other: true}
 	case q.About == aboutRanks:
-		return jobAnswer{Lines: s.whatRanksDo(ctx, r, q)}
+		return jobAnswer{Lines: r.whatRanksDo(ctx, q.Dir).lines}
 	case q.About == aboutFigures:
 		return jobAnswer{Snapshot: s.askSnapshot(ctx, false)}
 	}
@@ -178,19 +178,21 @@ func (s *session) answerTo(ctx context.Context, q *jobQuestion) jobAnswer {
 	return jobAnswer{State: state}
 }
 
-// whatRanksDo returns what the ranks of the run do, or why that is not known.
-func (s *session) whatRanksDo(ctx context.Context, r *run, q *jobQuestion) []string {
+// whatRanksDo returns what the ranks of the run do, or why that is not known. It writes their stacks to
+// files in dir, unless dir is empty. It blocks until gorun knows the answer, at most for answerTime, and
+// not after the end of ctx.
+func (r *run) whatRanksDo(ctx context.Context, dir string) inspected {
 	done := make(chan inspected, 1)
-	if !r.mail.post(inspectRequest{stacks: q.Dir != "", dir: q.Dir, then: func(i inspected) { done <- i }}) {
-		return []string{jobEnded}
+	if !r.mail.post(inspectRequest{stacks: dir != "", dir: dir, then: func(i inspected) { done <- i }}) {
+		return inspected{lines: []string{jobEnded}}
 	}
 	select {
 	case i := <-done:
-		return i.lines
+		return i
 	case <-ctx.Done():
-		return []string{jobEnded}
+		return inspected{lines: []string{jobEnded}}
 	case <-time.After(answerTime):
-		return []string{"gorun has not answered in time"}
+		return inspected{lines: []string{"gorun has not answered in time"}}
 	}
 }
 
