@@ -40,8 +40,10 @@ import (
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/sys"
+	"github.com/weft-hpc/weft/launcher/internal/live"
 	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/ui"
 	"github.com/weft-hpc/weft/launcher/job"
 	"golang.org/x/sys/unix"
 )
@@ -131,6 +133,10 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	outer := readyForSignals()
 	s.underSalloc = outer != nil
 	s.out = newWriter(stdio.Out, stdio.Err)
+	if j.UI != "" {
+		s.tail = new(tail)
+		s.out.tail = s.tail
+	}
 	s.inputAt = inputAt(stdio.In)
 	s.warn()
 	id := bootstrap.NewJobID()
@@ -146,6 +152,10 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 
 	var v *outcome
 	stopMetrics, err := s.serveMetrics()
+	if err == nil {
+		defer stopMetrics()
+		err = s.servePage()
+	}
 	switch {
 	case notAllocated != nil:
 		v = s.startFailure(notAllocated)
@@ -154,13 +164,13 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 	default:
 		v = s.prepare(id)
 	}
-	if err == nil {
-		defer stopMetrics()
-	}
 	for copies := 1; v == nil; copies++ {
 		r := newRun(s, id)
 		s.current.Store(r)
 		v = r.execute()
+		if s.page != nil {
+			s.final = r.finalSnapshot()
+		}
 		if copies < maxCopies && r.copyWasBusy(v) {
 			s.verbose("a node could not execute its new copy of gorun; starting again with another copy")
 			v, id = nil, bootstrap.NewJobID()
@@ -184,6 +194,7 @@ func Run(ctx context.Context, j *job.Job, stdio Stdio) Result {
 		s.watchdog.Job(id)
 	}
 	res := s.finish(v)
+	s.endPage(res)
 	outer.ended(res.ExitCode)
 	return res
 }
@@ -221,6 +232,12 @@ type session struct {
 	stats       []groupStats        // of the last run, if the user wants statistics
 	stacksDir   string              // absolute path of job.StacksDir; "": the job has none
 	current     atomic.Pointer[run] // the run under way, for goroutines that answer gorun -stacks; nil: none
+
+	// The live page; all are nil if the user wants none.
+	page     *ui.Page
+	stopPage func()         // ends the server of the page
+	tail     *tail          // the last lines of the output
+	final    *live.Snapshot // the state at the end of the last run; nil: there was no run
 }
 
 // outcome says how a run ended. A nil outcome means that the run ended well.

@@ -187,7 +187,7 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 			AppNums: bootstrap.Runs(appNums), Slots: r.universe(), Params: bootstrap.CardParams(j.Params),
 		},
 		Wrap: j.Wrap, Plans: r.plans, UDP: wantsLibfabric(j.Params), Segments: wantsLibfabric(j.Params),
-		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput, TagHost: !r.onlyThisHost(),
+		Memory: sharesMemory(j.Params), Stdin: string(j.Stdin), Tag: j.TagOutput || r.tap != nil, TagHost: j.TagOutput && !r.onlyThisHost(),
 		OneSink: r.out.shared(), PerRank: r.out.dir != "", Tee: j.Tee,
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,

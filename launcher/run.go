@@ -52,6 +52,7 @@ type run struct {
 	allocated bool
 	phase     phase
 	ranks     []rank            // of all groups, by number of the rank in the job; empty before the ranks are placed
+	tap       *tap              // notes the output for the live page; nil: the user wants none
 	names     map[string]string // ports of the services that ranks have published by PMI, by service name
 	stdin     *stdin            // sends gorun's standard input to the hosts; nil: gorun does not send it
 	lost      map[string]string // by name: hosts that failed or were lost in this run, and the causes
@@ -140,8 +141,8 @@ func newRun(s *session, id string) *run {
 	world := newGroup(0, id, -1)
 	r := &run{
 		session: s, group: world, groups: []*group{world}, id: id, began: time.Now(), mail: mailbox{wake: make(chan struct{}, 1)},
-		names: make(map[string]string),
-		lost:  make(map[string]string), tails: make(map[int][]string), cause: cause{rank: -1},
+		names: make(map[string]string), tap: newTap(s),
+		lost: make(map[string]string), tails: make(map[int][]string), cause: cause{rank: -1},
 	}
 	do := func(m proto.Message) { r.node.Do(m) }
 	r.files, r.clocks = newFetcher(do), newClocks(do)
@@ -243,7 +244,7 @@ func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1
 // to emit.
 func (r *run) procsConfig(emit func(proto.Message)) procs.Config {
 	c := procs.Config{
-		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: r.out.write, Own: true,
+		Index: 0, Host: r.hosts[0].Name, Emit: emit, Output: func(o proto.Output) error { return r.out.write(r.tap.take(o)) }, Own: true,
 		Stored:   func(p proto.FilePart) { r.node.Stored(p) },
 		Watchdog: r.watchdog,
 	}
@@ -282,7 +283,7 @@ func (r *run) close() {
 // post.
 func (r *run) post(m proto.Message) {
 	if o, ok := m.(proto.Output); ok {
-		r.out.put(o, func(err error) {
+		r.out.put(r.tap.take(o), func(err error) {
 			r.node.Consumed(o)
 			if err != nil {
 				r.mail.post(writeError{o.Stderr, err})

@@ -41,6 +41,9 @@ type writer struct {
 	// fileErrs has, by name of a rank's file, the first error. After it, [writer.loop] writes
 	// nothing to the file. Other goroutines may read fileErrs when loop has ended.
 	fileErrs map[string]error
+	// tail gets gorun's own lines, for the live page; nil: there is none. It is set before the first of
+	// them.
+	tail *tail
 
 	mu        sync.Mutex // guards the fields below
 	more      *sync.Cond // signals changes of queue and closed to [writer.loop], and the end of stallLimit
@@ -217,12 +220,16 @@ func (k *sink) writeStatus(line []byte) {
 }
 
 // print queues whole lines of gorun itself for stderr. It does not block.
-func (w *writer) print(lines string) { w.put(gorunOutput(lines), nil) }
+func (w *writer) print(lines string) {
+	w.tail.addOwn(lines)
+	w.put(gorunOutput(lines), nil)
+}
 
 // printOnce queues lines of gorun itself for stderr. When loop writes them, it writes short if the
 // recent output of stderr contains the lines of shown in this order, with or without other text
 // between them. Otherwise it writes long. printOnce does not block.
 func (w *writer) printOnce(long, short string, shown []string) {
+	w.tail.addOwn(long)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.abandoned {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,9 +51,17 @@ type running struct {
 // ranks have printed "up". The caller must end the job and call end.
 func start(t *testing.T, ranks int, args ...string) *running {
 	t.Helper()
+	return startTo(t, ranks, nil, args...)
+}
+
+// startTo is start with a writer for gorun's stderr; nil: gorun writes to the field stderr.
+func startTo(t *testing.T, ranks int, stderr io.Writer, args ...string) *running {
+	t.Helper()
 	j := &running{cmd: exec.Command(os.Args[0], append([]string{"-n", strconv.Itoa(ranks)}, args...)...)}
 	j.cmd.Env = append(os.Environ(), asGorun+"=1")
-	j.cmd.Stderr = &j.stderr
+	if j.cmd.Stderr = stderr; stderr == nil {
+		j.cmd.Stderr = &j.stderr
+	}
 	pipe, err := j.cmd.StdoutPipe()
 	require.NoError(t, err)
 	j.out = bufio.NewReader(pipe)

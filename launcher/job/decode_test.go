@@ -23,7 +23,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"table", "[jobs]\nnp = 4\n", `f:1:2: jobs: unknown key; did you mean "job"?`},
 		{"key", "[job]\n  nq = 4\n", `f:2:3: job.nq: unknown key; did you mean "np"?`},
 		{"swapped", "[job]\ntiemout = \"1s\"\n", `f:2:1: job.tiemout: unknown key; did you mean "timeout"?`},
-		{"far key", "[job]\nzzzzzzzz = 4\n", "f:2:1: job.zzzzzzzz: unknown key; expected one of bind, gomaxprocs, grace, map_by, max_restarts, metrics, name, np, on_failure, output, profile, profile_dir, progress, rank_by, rankfile, report, slots, stacks_dir, stats, stats_dir, stdin, strict, tag_output, tee, timeout, trace, trace_format, wrap"},
+		{"far key", "[job]\nzzzzzzzz = 4\n", "f:2:1: job.zzzzzzzz: unknown key; expected one of bind, gomaxprocs, grace, map_by, max_restarts, metrics, name, np, on_failure, output, profile, profile_dir, progress, rank_by, rankfile, report, slots, stacks_dir, stats, stats_dir, stdin, strict, tag_output, tee, timeout, trace, trace_format, ui, wrap"},
 		{"dotted", "job.nq = 4\n", `f:1:5: job.nq: unknown key; did you mean "np"?`},
 		{"inline", "job = { np = 4, stdim = \"all\" }\n", `f:1:17: job.stdim: unknown key; did you mean "stdin"?`},
 		{"in an app", app + "[[app]]\nprogram = \"y\"\nprogam = \"y\"\n", `f:6:1: app[1].progam: unknown key; did you mean "program"?`},

@@ -58,6 +58,10 @@ type Job struct {
 	Trace       string
 	TraceFormat TraceFormat
 
+	// UI is the address, HOST:PORT, of a server with a live page of the job; empty: there is none. An
+	// empty host is the loopback interface.
+	UI string
+
 	// Hosts are the hosts that the user names, each once, with their slots; Parse has already
 	// applied Slots to them. It is empty if the user names none. All names of this machine are one
 	// host. If that is the only host, all ranks usually run on this machine without agents.

@@ -59,7 +59,7 @@ func TestParseFlags(t *testing.T) {
 	j := parse(t, []string{"HOME=/h=h", "EMPTY="},
 		"--np", "4", "-x", "A=1", "-x", "HOME", "-x=EMPTY", "-x", "A=2", "-wdir", "/", "-f", "/no", "-hostfile", hostfile, "-H", "b2", "-H", "b1:3,a", "-ppn", "5", "-strict",
 		"-map-by", "ppr:2:numa", "-rank-by", "node", "-rankfile", rankfile, "-bind-to", "numa", "-gomaxprocs", "3", "-wrap", "1:nice", "-name", "nm", "-timeout", "1m30s", "-grace", "0s", "-stdin", "all",
-		"-tag-output", "-output", "out", "-report", dir+"/report", "-stacks-dir", "st", "-stats", "-stats-dir", "sd", "-metrics", ":1", "-tee", "-progress", "-profile", "cpu,heap,cpu", "-profile-dir", "pr", "-trace", "tr", "-trace-format", "chrome", "-on-failure", "restart", "-max-restarts", "7",
+		"-tag-output", "-output", "out", "-report", dir+"/report", "-stacks-dir", "st", "-stats", "-stats-dir", "sd", "-metrics", ":1", "-ui", "h:0", "-tee", "-progress", "-profile", "cpu,heap,cpu", "-profile-dir", "pr", "-trace", "tr", "-trace-format", "chrome", "-on-failure", "restart", "-max-restarts", "7",
 		"-launcher", "dial", "-radix", "2", "-at-once", "1", "-connect-timeout", "3s", "-heartbeat", "100ms", "-ports", "20000-20003", "-ssh", "ssh -i 'a b'", "-slurm-args", "-p 'a b'", "-slurm-args", "-t 5",
 		"-agent-path", "/opt/gorun", "-stage", "-stage-files", hostfile, "-stage-files", secret+","+rankfile, "-listen", ":0", "-secret-file", secret, "-agents", "2",
 		"-transport", "tcp", "-iface", "lo", "-p", "engine.eager_limit=64k", "-v", "--", "prog.go", "--", "-v")
@@ -69,7 +69,7 @@ func TestParseFlags(t *testing.T) {
 		NPGiven: true,
 
 		Timeout: 90 * time.Second, Grace: 0, OnFailure: FailRestart, MaxRestarts: 7,
-		Stdin: StdinAll, TagOutput: true, OutputDir: "out", Report: dir + "/report", StacksDir: "st", Stats: true, StatsDir: "sd", Metrics: ":1", Tee: true, Progress: true, Profile: []string{"cpu", "heap"}, ProfileDir: "pr", Trace: "tr", TraceFormat: TraceChrome,
+		Stdin: StdinAll, TagOutput: true, OutputDir: "out", Report: dir + "/report", StacksDir: "st", Stats: true, StatsDir: "sd", Metrics: ":1", UI: "h:0", Tee: true, Progress: true, Profile: []string{"cpu", "heap"}, ProfileDir: "pr", Trace: "tr", TraceFormat: TraceChrome,
 		Hosts: []hosts.Host{{Name: "b2", Slots: 5}, {Name: "b1", Slots: 3}, {Name: "a", User: "u", Port: 3, Slots: 5, MaxSlots: 8}}, Hostfile: hostfile,
 		MapBy: "ppr:2:numa", RankBy: "node", Rankfile: rankfile, Wrap: "1:nice", Bind: BindNUMA, GOMAXPROCS: 3, StrictSlot: true, Slots: 5,
 		Launcher: LaunchDial, Radix: 2, AtOnce: 1, ConnectTimeout: 3 * time.Second, Heartbeat: 100 * time.Millisecond,
@@ -99,7 +99,7 @@ func TestEverySetting(t *testing.T) {
 	t.Chdir(dir)
 	values := map[string][2]string{
 		"job.name": {"n1", "n2"}, "job.timeout": {"1s", "2s"}, "job.grace": {"2s", "3s"}, "job.on_failure": {"notify", "restart"}, "job.max_restarts": {"1", "2"},
-		"job.stdin": {"all", "none"}, "job.tag_output": {"true", "false"}, "job.output": {"o1", "o2"}, "job.report": {"r1", "r2"}, "job.stacks_dir": {"s1", "s2"}, "job.stats": {"true", "false"}, "job.stats_dir": {"d1", "d2"}, "job.metrics": {":1", "a:2"}, "job.tee": {"true", "false"}, "job.progress": {"true", "false"}, "job.profile": {"cpu,block", "heap"}, "job.profile_dir": {"d1", "d2"}, "job.trace": {"t1", "t2"}, "job.trace_format": {"chrome", "perfetto"},
+		"job.stdin": {"all", "none"}, "job.tag_output": {"true", "false"}, "job.output": {"o1", "o2"}, "job.report": {"r1", "r2"}, "job.stacks_dir": {"s1", "s2"}, "job.stats": {"true", "false"}, "job.stats_dir": {"d1", "d2"}, "job.metrics": {":1", "a:2"}, "job.ui": {":0", "a:2"}, "job.tee": {"true", "false"}, "job.progress": {"true", "false"}, "job.profile": {"cpu,block", "heap"}, "job.profile_dir": {"d1", "d2"}, "job.trace": {"t1", "t2"}, "job.trace_format": {"chrome", "perfetto"},
 		"job.map_by": {"node", "ppr:1:core"}, "job.rank_by": {"node", "slot"}, "job.rankfile": {"f1", "f2"}, "job.bind": {"core", "numa"}, "job.gomaxprocs": {"1", "2"}, "job.wrap": {"nice", "0:nice -n 3"},
 		"job.strict": {"true", "false"}, "job.slots": {"1", "2"}, "launcher.kind": {"auto", "dial"}, "launcher.hostfile": {"f1", "f2"},
 		"launcher.ssh": {"ssh -v", "rsh"}, "launcher.slurm_args": {"-t 1", "-t 2"}, "launcher.radix": {"1", "2"}, "launcher.at_once": {"1", "2"},

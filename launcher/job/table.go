@@ -92,6 +92,13 @@ var settings = []setting{
 		value: func(j *Job) string { return j.Metrics },
 	},
 	{
+		Param: params.Param{Key: "job.ui", Kind: params.String,
+			Help: "HOST:PORT of a server with a live page of the job; empty host: loopback; port 0: any; empty: none"},
+		want:  wantListen,
+		apply: func(j *Job, s string) { j.UI = s },
+		value: func(j *Job) string { return j.UI },
+	},
+	{
 		Param: params.Param{Key: stacksKey, Kind: params.String,
 			Help: "directory for the stacks of all goroutines, in files RANK.stacks, when gorun reports what the ranks do; empty: none"},
 		apply: func(j *Job, s string) { j.StacksDir = s },
