@@ -48,6 +48,7 @@ vet:
 	$(GO) -C deploy/kubernetes/validate vet ./...
 	$(GO) -C examples/parquet vet ./...
 	$(GO) -C launcher/internal/trace/schema vet ./...
+	$(GO) -C test/browser vet ./...
 
 lint: bin/golangci-lint generate-check
 	tools/words.sh
@@ -57,12 +58,13 @@ lint: bin/golangci-lint generate-check
 	cd deploy/kubernetes/validate && ../../../bin/golangci-lint run
 	cd examples/parquet && ../../bin/golangci-lint run
 	cd launcher/internal/trace/schema && ../../../../bin/golangci-lint run
+	cd test/browser && ../../bin/golangci-lint run
 	$(if $(tags),bin/golangci-lint run --build-tags libfabric $(PKGS))
 	@bad=$$(grep -rl --include='*.go' '^import "C"' . | grep -v '^./transport/libfabric/fi/'); \
 	if [ -n "$$bad" ]; then echo 'import "C" outside of transport/libfabric/fi:' $$bad; exit 1; fi
 
-# Installs what some tests need: Open MPI and MPICH, a C compiler, libfabric, and the programs
-# with which tests make hosts of Linux namespaces.
+# Installs what some tests need: Open MPI and MPICH, a C compiler, libfabric, Chromium, and the
+# programs with which tests make hosts of Linux namespaces.
 test-deps:
 	INSTALL=$(INSTALL) tools/install.sh
 	@pkg-config --exists libfabric || { \
@@ -83,6 +85,7 @@ test: test-deps vet testprov
 	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests
 	$(GO) -C examples/parquet test -count=1 -timeout 4m ./... # -count=1: the tests run gorun, which go's test cache does not notice
 	$(GO) -C launcher/internal/trace/schema test -count=1 -timeout 4m ./... # -count=1: the tests run gorun
+	$(GO) -C test/browser test -count=1 -timeout 4m ./... # -count=1: as above
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps

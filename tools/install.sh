@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages that tests need: MPICH and Open MPI, whose launchers and
-# programs weft is tested with, libfabric, a C compiler, the shells in which gorun completes
-# command lines, a debugger, and the programs with which internal/testbed makes hosts, including Slurm. If
-# it cannot install a package, it prints what is missing. Then the tests that need the package
-# fail, and without libfabric the tests of that transport are not built. Each argument
-# PROGRAM=PACKAGE adds a program to install and the Debian package that contains it.
+# programs weft is tested with, libfabric, a C compiler, Chromium for gorun's live page, the shells
+# in which gorun completes command lines, a debugger, and the programs with which internal/testbed
+# makes hosts, including Slurm. If it cannot install a package, it prints what is missing. Then the
+# tests that need the package fail, and without libfabric the tests of that transport are not built.
+# Each argument PROGRAM=PACKAGE adds a program to install and the Debian package that contains it.
 set -u
 PATH=$PATH:/usr/sbin:/sbin # daemons are there, but not every user's PATH has these
 
@@ -26,6 +26,7 @@ declare -A package=(
 	[slurmctld]=slurm-wlm
 	[gdb]=gdb
 	[gdbserver]=gdbserver
+	[chromium]=chromium
 	[zsh]=zsh
 	[fish]=fish
 )
