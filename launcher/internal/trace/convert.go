@@ -17,6 +17,8 @@ const (
 	// maxTracks is the largest number of tracks for calls of a rank. With more calls at the same time, the
 	// beginning of some is shown too late.
 	maxTracks = 1 << 10
+	// recordBits is the number of bits for the number of a message in a record.
+	recordBits = 36
 	// maxNames is the largest number of names of operations and communicators.
 	maxNames = 1 << 16
 	// ratePeriod is the time over which a counter is an average.
@@ -299,7 +301,7 @@ func (v *converter) convert(e *record.Event) message {
 	// order than that of their numbers.
 	count, ok := v.count[way][e.Peer]
 	if !ok {
-		count = v.records << 40
+		count = (v.records - 1) << recordBits
 	}
 	count += int64(int32((e.Seq-uint32(count))<<(32-seqBits)) >> (32 - seqBits))
 	v.count[way][e.Peer] = count
