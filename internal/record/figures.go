@@ -29,13 +29,11 @@ type PeerFigures struct {
 	Bytes    uint64 `json:"bytes"`
 }
 
-// Inside is a collective that a rank has entered and not left.
+// Inside is a blocking collective that a rank has entered and not left.
 type Inside struct {
-	Op string `json:"op"` // its name
-	// Background: the collective is nonblocking or persistent, so the program may compute meanwhile.
-	Background bool   `json:"background,omitempty"`
-	Comm       string `json:"comm"` // name of the communicator
-	Seq        uint32 `json:"seq"`  // number of the collective in the communicator
+	Op   string `json:"op"`   // its name
+	Comm string `json:"comm"` // name of the communicator
+	Seq  uint32 `json:"seq"`  // number of the collective in the communicator
 }
 
 // Figures returns the figures of the rank, or nil if the rank has not begun its record. rank is its
@@ -80,7 +78,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 	if op, comm, seq, ok := r.inside(); ok {
 		f.Inside = &Inside{Op: "collective", Comm: "comm", Seq: seq}
 		if int(op) < len(ops) {
-			f.Inside.Op, f.Inside.Background = ops[op].Name, ops[op].Background
+			f.Inside.Op = ops[op].Name
 		}
 		if list := r.Comms(); int(comm) < len(list) {
 			f.Inside.Comm = list[comm]

@@ -58,7 +58,7 @@ func Rows(before, now *Snapshot) []Row {
 		c, t := sums(was)
 		rows[i].Calls = (calls - c) / d
 		rows[i].InCalls = (inCalls - t) / d
-		if was.Inside != nil && is.Inside != nil && *was.Inside == *is.Inside && !is.Inside.Background {
+		if was.Inside != nil && is.Inside != nil && *was.Inside == *is.Inside {
 			rows[i].InCalls = max(rows[i].InCalls, 1) // the time of a call counts only when the call ends
 		}
 		rows[i].Messages = (float64(is.Messages) - float64(was.Messages)) / d

@@ -43,8 +43,6 @@ func TestRows(t *testing.T) {
 	}
 	now.Ranks[0].Figures.Inside.Seq-- // the rank was in one call all the time
 	require.InDelta(t, 1, Rows(before, now)[0].InCalls, 1e-9)
-	before.Ranks[0].Figures.Inside.Background, now.Ranks[0].Figures.Inside.Background = true, true
-	require.InDelta(t, 0.1, Rows(before, now)[0].InCalls, 1e-9)
 	before.Job = "41" // the job was started again
 	require.Zero(t, Rows(before, now)[0].Calls)
 	require.Zero(t, Rows(nil, now)[0].Calls)

@@ -92,7 +92,7 @@ func (t *tracker) notes(s *live.Snapshot, quiet []int, all bool, found *Inspecti
 		if since == "" && !l.unnamed() {
 			continue // the collective has ended since the inspection
 		}
-		if since == "" { // a rank may have entered another nonblocking collective after this one
+		if since == "" { // the figures do not show nonblocking collectives
 			since = shortest(func(*mark) bool { return true })
 		}
 		list = append(list, note{l.text(), since})

@@ -455,6 +455,6 @@ func TestNotesOfACollectiveThatHasEnded(t *testing.T) {
 	old := f.found.Late[0]
 	old.Seq--
 	require.Equal(t, "no rank has called weft", notes(old)[0].Text)
-	old.Op = "Request.Wait" // a nonblocking collective may be older than that in which the rank is
+	old.Op = "Request.Wait" // the figures do not show nonblocking collectives
 	require.Equal(t, note{"rank 3 has not entered collective 183 of world; the others wait there", "for at least 1m0s"}, notes(old)[0])
 }
