@@ -191,14 +191,13 @@ func (r *run) describe(placed *place.Result) (*proto.Prepare, error) {
 		OneSink: r.out.shared(), PerRank: r.out.dir != "", Tee: j.Tee,
 		OutTerm: onTerminal(r.stdio.Out), ErrTerm: onTerminal(r.stdio.Err),
 		Notify: j.OnFailure == job.FailNotify, Grace: j.Grace,
-		Stats: r.wantsStats(), Detail: r.wantsStats(),
+		Stats: r.wantsStats(), Detail: r.wantsStats() || j.Metrics != "" || j.Progress || j.Trace != "",
 		Rebind: j.Bind == job.BindCore && j.Rankfile == "", Universe: r.universe(),
 	}
 	for _, kind := range j.Profile {
 		m.RankFiles = append(m.RankFiles, proto.RankFile{Name: kind})
 	}
 	if j.Trace != "" {
-		m.Detail = true
 		m.RankFiles = append(m.RankFiles, proto.RankFile{Name: spoolName, Large: true, Host: true})
 	}
 	r.assignAddresses(r.group, m)

@@ -344,7 +344,7 @@ func (c *Manager) open(m proto.Start) (ends childEnds, err error) {
 			card.Failures = childNotify
 		}
 	}
-	if c.records, err = openRecords(np, card.Size, c.job.Detail); err != nil {
+	if c.records, err = openRecords(np, card.Size, c.job.Detail, slices.ContainsFunc(c.job.RankFiles, func(f proto.RankFile) bool { return f.Host })); err != nil {
 		return ends, err
 	}
 	if c.records.file != nil {

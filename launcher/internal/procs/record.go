@@ -26,11 +26,11 @@ type records struct {
 // more ranks, each has smaller rings.
 const recordsMax = 1 << 30
 
-// openRecords makes the records of n ranks of a group that has size ranks. With detail, for example for
-// a trace, the rings are larger, and the ranks record each call.
-func openRecords(n, size int, detail bool) (*records, error) {
+// openRecords makes the records of n ranks of a group that has size ranks. With detail, the ranks record
+// each call. If they are traced, the rings are larger.
+func openRecords(n, size int, detail, traced bool) (*records, error) {
 	r := &records{bits: record.FlightBits}
-	if detail {
+	if traced {
 		r.bits = record.TraceBits
 	}
 	for r.bits > record.MinBits && n*record.Size(size, r.bits) > recordsMax {
