@@ -170,19 +170,24 @@ func (e *Engine) sendNow(c *Context, p *peer, to int32, buf []byte, env *Env) *r
 	op := &r.op
 	op.Peer, op.Data = transport.Addr(to), buf
 	op.HeaderLen = wire.PutEager(op.Header[:], env.Sig, uint32(p.owed), c.id, int32(env.Tag), p.sendSeq+1, len(buf))
-	// The time of the record must be before that at which the receiver can have the message.
-	if c.recorded {
+	// With exact times, that of the record must be before that at which the receiver can have the message.
+	// Otherwise the record comes after the message, which it would delay.
+	first := c.recorded && e.record.Exact()
+	if first {
 		e.record.Sent(c.record, to, int32(env.Tag), len(buf), c.kind|record.Eager, p.sendSeq+1)
 	}
 	done, err := p.rail.Endpoint.Send(op)
 	if p.rail.batch != nil {
 		e.noteUnsent(p.rail)
 	}
-	if err != nil && c.recorded {
+	if err != nil && first {
 		e.record.Unsent(to, len(buf))
 	}
 	if err == nil {
 		p.sendSeq++
+		if c.recorded && !first {
+			e.record.Sent(c.record, to, int32(env.Tag), len(buf), c.kind|record.Eager, p.sendSeq)
+		}
 		p.owed = 0
 		p.credit -= messageCost + len(buf)
 		if done {

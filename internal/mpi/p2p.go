@@ -114,18 +114,20 @@ func (s *state) badRank() error {
 func badTag() error { return fmt.Errorf("%w: not in 0 … %d", ErrTag, MaxTag) }
 
 func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode) error {
-	t := c.timing()
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err == nil && dest != ProcNull {
+		began := s.began()
 		var p *bufcheck.Operation
 		if p, err = s.checkCall(op, b, noBuffer); err == nil {
 			err = endCall(s, p, s.p2p.Send(c.ctx, b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout}))
+		}
+		if began != 0 {
+			s.recordCall(op, began, dest, tag, b.Size())
 		}
 	}
 	if err != nil {
 		return c.fail(op.String(), dest, tag, err)
 	}
-	t.end(op, dest, tag, b.Size())
 	return nil
 }
 
@@ -136,7 +138,6 @@ var procNullStatus = Status{Source: ProcNull, Tag: AnyTag}
 //
 // Hot path: no allocation.
 func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
-	t := c.timing()
 	s, err := c.checkRecv(b.Type, source, tag)
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
@@ -144,6 +145,7 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 	if source == ProcNull {
 		return procNullStatus, nil
 	}
+	began := s.began()
 	p, err := s.checkCall(opRecv, noBuffer, b)
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
@@ -152,7 +154,9 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 	if err = checkCount(st.Bytes, b.Type.Size, endCall(s, p, err)); err != nil {
 		return st, c.fail("Recv", source, tag, err)
 	}
-	t.end(opRecv, st.Source, st.Tag, st.Bytes)
+	if began != 0 {
+		s.recordCall(opRecv, began, st.Source, st.Tag, st.Bytes)
+	}
 	return st, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
@@ -74,7 +75,9 @@ func mapRecord(f *os.File, w *bootstrap.World) (*record.Recorder, error) {
 
 // recordMessages makes the engine record the messages of the communicator.
 func (s *state) recordMessages() {
+	s.level = &quiet
 	if r := s.job.record; r != nil && s.id != finalID {
+		s.level = r.Level()
 		s.recorded = r.Comm(s.id, s.name())
 		s.p2p.Record(s.recorded, 0)
 		s.coll.Record(s.recorded, record.Collective)
@@ -144,24 +147,44 @@ func bytesOf(buf []byte, views []elem.Buffer) int {
 	return n
 }
 
-// timing is the time of a call whose end is to be recorded. The zero timing records nothing.
-type timing struct {
-	c     *Comm
-	start time.Duration
-}
+// quiet is the level of communicators whose calls are not recorded.
+var quiet atomic.Uint64
 
-// timing begins to time a call of the communicator, if the recorder works with detail.
+// began returns the time at which a call begins, if calls of the communicator are recorded with detail,
+// and otherwise 0. If it is not 0, the call passes it to recordCall at its end, unless it has failed.
 //
 // Hot path: no allocation, no lock.
-func (c *Comm) timing() (t timing) {
-	if c != nil && c.s != nil && c.s.job.record.Detail() && !c.s.hidden.Load() {
-		t = c.startTiming()
+func (s *state) began() time.Duration {
+	if s.level.Load() == 0 {
+		return 0
 	}
-	return t
+	return s.now()
 }
 
 //go:noinline
-func (c *Comm) startTiming() timing { return timing{c, c.s.job.record.Clock()} }
+func (s *state) now() time.Duration { return s.job.record.Clock() }
+
+// recordCall records the call op, which has just ended. peer and tag are noRank if the call has none.
+func (s *state) recordCall(op callName, began time.Duration, peer, tag, bytes int) {
+	s.job.record.Call(&record.Event{
+		Start: began, Op: s.job.opNumbers[op], Comm: s.recorded, Peer: int32(peer), Tag: int32(tag), Bytes: int64(bytes),
+	}, true)
+}
+
+// timing is the time of a call whose end is to be recorded. The zero timing records nothing. It is for
+// calls in which a nanosecond does not matter; others use began.
+type timing struct {
+	s     *state
+	start time.Duration
+}
+
+// timing begins to time a call of the communicator, if calls are recorded with detail.
+func (c *Comm) timing() timing {
+	if c == nil || c.s == nil {
+		return timing{}
+	}
+	return timing{c.s, c.s.began()}
+}
 
 // timing is Comm.timing for a call of the window.
 func (x *Win) timing() (t timing) {
@@ -186,29 +209,24 @@ func timingOf(rs []Request) (t timing) {
 //
 // Hot path: no allocation, and no lock without detail.
 func (t *timing) end(op callName, peer, tag, bytes int) {
-	if t.c != nil {
-		t.record(op, peer, tag, bytes)
+	if t.start != 0 {
+		t.s.recordCall(op, t.start, peer, tag, bytes)
 	}
-}
-
-//go:noinline
-func (t *timing) record(op callName, peer, tag, bytes int) {
-	s := t.c.s
-	s.job.record.Call(&record.Event{
-		Start: t.start, Op: s.job.opNumbers[op], Comm: s.recorded, Peer: int32(peer), Tag: int32(tag), Bytes: int64(bytes),
-	}, true)
 }
 
 // HideCalls makes the record leave out the calls of the communicator, because they are parts of calls
 // of another package, which record themselves by StartCall.
-func (c *Comm) HideCalls() { c.s.hidden.Store(true) }
+func (c *Comm) HideCalls() {
+	c.s.level = &quiet
+	c.s.hidden.Store(true)
+}
 
 // StartCall begins to time a call of another package whose ranks are those of c. EndCall records it.
 func (c *Comm) StartCall() CallTiming {
 	if c == nil || c.s == nil || !c.s.job.record.Detail() {
 		return CallTiming{}
 	}
-	return CallTiming{c.startTiming()}
+	return CallTiming{timing{c.s, c.s.now()}}
 }
 
 // CallTiming is the time of a call of another package. The zero CallTiming records nothing.
@@ -216,11 +234,9 @@ type CallTiming struct{ t timing }
 
 // EndCall records the call, which has just ended. bytes is the size of its data.
 func (x *CallTiming) EndCall(name string, bytes int) {
-	if x.t.c == nil {
-		return
+	if s := x.t.s; s != nil {
+		s.job.record.Call(&record.Event{
+			Start: x.t.start, Op: s.job.record.Op(name, false), Comm: s.recorded, Peer: noRank, Tag: noRank, Bytes: int64(bytes),
+		}, true)
 	}
-	s := x.t.c.s
-	s.job.record.Call(&record.Event{
-		Start: x.t.start, Op: s.job.record.Op(name, false), Comm: s.recorded, Peer: noRank, Tag: noRank, Bytes: int64(bytes),
-	}, true)
 }

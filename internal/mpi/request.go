@@ -182,7 +182,6 @@ func (c *Comm) Issend(b elem.Buffer, dest, tag int) Request {
 //
 // Hot path: no allocation.
 func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
-	t := c.timing()
 	s, err := c.checkRecv(b.Type, source, tag)
 	if err != nil {
 		return c.refused("Irecv", source, tag, err)
@@ -190,13 +189,16 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 	if source == ProcNull {
 		return Request{c: procNullRecv}
 	}
+	began := s.began()
 	p, err := s.checkStart(opIrecv, noBuffer, b)
 	if err != nil {
 		return c.refused("Irecv", source, tag, err)
 	}
 	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Layout: b.Type.Layout})
 	p.Received(r)
-	t.end(opIrecv, source, tag, b.Size())
+	if began != 0 {
+		s.recordCall(opIrecv, began, source, tag, b.Size())
+	}
 	return c.withPending(p, r).startedRequest(r, opIrecv, source, tag, b.Type.Size)
 }
 
@@ -204,7 +206,6 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 //
 // Hot path: no allocation.
 func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode) Request {
-	t := c.timing()
 	s, err := c.checkSend(b.Type, dest, tag)
 	if err != nil {
 		return c.refused(op.String(), dest, tag, err)
@@ -212,12 +213,15 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 	if dest == ProcNull {
 		return Request{c: completedAtStart}
 	}
+	began := s.began()
 	p, err := s.checkStart(op, b, noBuffer)
 	if err != nil {
 		return c.refused(op.String(), dest, tag, err)
 	}
 	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout})
-	t.end(op, dest, tag, b.Size())
+	if began != 0 {
+		s.recordCall(op, began, dest, tag, b.Size())
+	}
 	if r == (engine.Request{}) {
 		return c.completedSend(p, op, dest, tag)
 	}
@@ -228,21 +232,17 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 //
 // Hot path: no allocation.
 func (r Request) Wait() (Status, error) {
-	t := r.c.timing()
-	st, err := r.wait()
-	t.end(opWait, r.call.peer(), r.call.tag(), st.Bytes)
-	return st, err
-}
-
-// wait is Wait for a call of which it is a part.
-func (r Request) wait() (Status, error) {
 	if r.c == nil {
 		return Status{}, nil
 	}
 	if e := r.c.completed; e != nil {
 		return e.result()
 	}
+	began := r.c.s.began()
 	st, err := r.r.Wait(r.context())
+	if began != 0 {
+		r.c.s.recordCall(opWait, began, r.call.peer(), r.call.tag(), st.Bytes)
+	}
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 
@@ -254,9 +254,20 @@ func (r Request) WaitContext(ctx context.Context) (Status, error) {
 	if e := r.c.completed; e != nil {
 		return e.result()
 	}
-	t := r.c.timing()
+	began := r.c.s.began()
 	st, err := r.r.Wait(ctx)
-	t.end(opWait, r.call.peer(), r.call.tag(), st.Bytes)
+	if began != 0 {
+		r.c.s.recordCall(opWait, began, r.call.peer(), r.call.tag(), st.Bytes)
+	}
+	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
+}
+
+// wait is Wait for a blocking call of which the request is a part, and which records itself.
+func (r Request) wait() (Status, error) {
+	if !r.pending() {
+		return r.Wait()
+	}
+	st, err := r.r.Wait(r.context())
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 

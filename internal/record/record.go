@@ -251,6 +251,9 @@ func begin() (base time.Time, mono int64) {
 // Hot path: no allocation, no lock.
 func (r *Recorder) Detail() bool { return r != nil && r.detail.Load() != 0 }
 
+// Level returns the word that is not 0 if the recorder records each call.
+func (r *Recorder) Level() *atomic.Uint64 { return r.detail }
+
 // SetDetail sets the level of the recorder, as the reader can do.
 func (r *Recorder) SetDetail(on bool) { setDetail(r.detail, on) }
 
@@ -409,6 +412,7 @@ func (r *Recorder) End() {
 type Messages struct {
 	ring
 	readAt  uint64 // number of events at which the recorder reads the clock next
+	stamp   uint64 // time of the next event, if the recorder does not read the clock before it
 	exact   bool   // detail, at the last reading
 	base    time.Time
 	detail  *atomic.Uint64
@@ -428,28 +432,36 @@ func (m *Messages) Read() { m.now.Store(uint64(time.Since(m.base))) }
 // sleeps. With detail, the first event after the sleep has a time of its own.
 func (m *Messages) Idle() {
 	if m.renew(); m.exact {
-		m.readAt = m.n
+		m.readAt = *m.tail
 	}
 }
 
 // renew reads the clock and the level for the next events, and makes the events before visible.
 func (m *Messages) renew() {
-	m.Read()
-	m.head.Store(m.n)
+	m.stamp = uint64(time.Since(m.base))
+	m.now.Store(m.stamp)
+	n := *m.tail
+	m.head.Store(n)
 	m.exact = m.detail.Load() != 0
-	if m.readAt = m.n + clockEvery; m.exact {
-		m.readAt = m.n + 1
+	if m.readAt = n + clockEvery; m.exact {
+		m.readAt = n + 1
 	}
 }
+
+// Exact reports whether the next event gets a time of its own.
+//
+// Hot path: no allocation, no lock.
+func (m *Messages) Exact() bool { return m.exact }
 
 // Sent records a message of this rank to the rank peer. With detail, it also counts the message.
 //
 // Hot path: no allocation, no lock.
 func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
-	if m.n >= m.readAt {
+	at := *m.tail
+	if at >= m.readAt {
 		m.renew()
 	}
-	m.put(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(OpSent)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
+	m.put(at, m.stamp, uint64(comm)<<48|uint64(p)<<40|uint64(OpSent)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
 	if m.exact {
 		m.count(peer, n)
 	}
@@ -461,7 +473,7 @@ func (m *Messages) Unsent(peer int32, n int) {
 	m.drop()
 	if m.exact {
 		m.uncount(peer, n)
-		m.readAt = m.n // the next event has a time of its own
+		m.readAt = *m.tail // the next event has a time of its own
 	}
 }
 
@@ -469,10 +481,11 @@ func (m *Messages) Unsent(peer int32, n int) {
 //
 // Hot path: no allocation, no lock.
 func (m *Messages) Received(comm uint16, peer, tag int32, n int, p Protocol, seq uint32) {
-	if m.n >= m.readAt {
+	at := *m.tail
+	if at >= m.readAt {
 		m.renew()
 	}
-	m.put(m.now.Load(), uint64(comm)<<48|uint64(p)<<40|uint64(OpReceived)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
+	m.put(at, m.stamp, uint64(comm)<<48|uint64(p)<<40|uint64(OpReceived)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
 }
 
 // count adds a message to the counters of its receiver and of its size class.

@@ -12,8 +12,7 @@ import (
 type ring struct {
 	events unsafe.Pointer
 	mask   uint64
-	n      uint64 // number of events so far
-	tail   *uint64
+	tail   *uint64 // number of events so far
 	head   *atomic.Uint64
 }
 
@@ -26,14 +25,13 @@ func newRing(mem []byte, at, bits, head, tail int) ring {
 	}
 }
 
-// put appends an event.
+// put appends an event. n is the number of events before it.
 //
 // Hot path: no allocation, no lock.
-func (r *ring) put(w0, w1, w2, w3 uint64) {
-	e := r.at(r.n)
+func (r *ring) put(n, w0, w1, w2, w3 uint64) {
+	e := r.at(n)
 	e[0], e[1], e[2], e[3] = w0, w1, w2, w3
-	r.n++
-	*r.tail = r.n
+	*r.tail = n + 1
 }
 
 // at returns the words of the event number i.
@@ -42,10 +40,7 @@ func (r *ring) at(i uint64) *[eventWords]uint64 {
 }
 
 // drop takes back the last event, which no reader of a running rank can have seen.
-func (r *ring) drop() {
-	r.n--
-	*r.tail = r.n
-}
+func (r *ring) drop() { *r.tail-- }
 
 // callRing is a ring with several writers at a time: they take numbers of events from tail. So an event
 // below tail may not be complete for a moment.
