@@ -66,6 +66,10 @@ func (r *run) nextMeasurement() {
 	r.measuring = m
 	peers := slices.ContainsFunc(m.requests, func(q measureRequest) bool { return q.peers })
 	r.node.Do(proto.Measure{N: m.n, Peers: peers, Detail: true})
+	if len(m.silent) == 0 { // all hosts are lost
+		r.endMeasurement()
+		return
+	}
 	late := lateMeasurement{m.n}
 	time.AfterFunc(measureLimit, func() { r.mail.post(late) })
 }
@@ -91,6 +95,16 @@ func (r *run) hostMeasured(a proto.Measured) {
 	}
 	if len(m.silent) == 0 {
 		r.endMeasurement()
+	}
+}
+
+// measureWithout ends the wait for the figures of a host that is lost.
+func (r *run) measureWithout(host int) {
+	if m := r.measuring; m != nil && m.silent[host] {
+		delete(m.silent, host)
+		if len(m.silent) == 0 {
+			r.endMeasurement()
+		}
 	}
 }
 
@@ -144,8 +158,7 @@ func (r *run) snapshot(figures []record.Figures) *live.Snapshot {
 }
 
 // askSnapshot returns the state of the job, with what its ranks have done. It blocks until gorun has
-// it, at most for measureLimit and a little more, and not after the end of ctx. It returns nil if no
-// rank runs. peers is measureRequest.peers.
+// it, at most for answerTime, and not after the end of ctx. It returns nil if no rank runs. peers is measureRequest.peers.
 func (s *session) askSnapshot(ctx context.Context, peers bool) *live.Snapshot {
 	r := s.current.Load()
 	if r == nil {
@@ -159,6 +172,8 @@ func (s *session) askSnapshot(ctx context.Context, peers bool) *live.Snapshot {
 	case m := <-done:
 		return m
 	case <-ctx.Done():
+		return nil
+	case <-time.After(answerTime): // gorun reads what the ranks have left
 		return nil
 	}
 }

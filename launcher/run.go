@@ -189,6 +189,8 @@ func (r *run) collect(ctx context.Context) {
 		err := part.collect(waits)
 		if sig := waited(); sig != 0 && err != nil {
 			err = &startError{proto.ExitSignalFloor + int(sig), fmt.Sprintf(part.lost, signalName(sig))}
+			r.collectErrs = append(r.collectErrs, err)
+			return // the user does not want to wait for the rest
 		}
 		if err != nil {
 			r.collectErrs = append(r.collectErrs, err)

@@ -66,6 +66,27 @@ func TestStats(t *testing.T) {
 	require.Contains(t, stderr, "no statistics: no rank is a weft program")
 }
 
+// TestStatsOfRounds: a persistent collective counts once for each round, and not for its Init and Free; a
+// sparse exchange, which ends with a barrier, counts once.
+func TestStatsOfRounds(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "calls")
+	text, err := exec.Command("go", "build", "-o", program, "./testdata/calls").CombinedOutput()
+	require.NoError(t, err, string(text))
+	j := testJob(2)
+	j.Apps[0].Program, j.StatsDir = program, t.TempDir()
+	res, _, stderr := runJob(t, j)
+	require.Zero(t, res.ExitCode, stderr)
+	calls := make(map[string]stats.Call)
+	for _, c := range readStats(t, filepath.Join(j.StatsDir, "stats.json")).Calls {
+		calls[c.Name] = c
+	}
+	require.EqualValues(t, 2, calls["AllreduceInit"].Calls)
+	require.EqualValues(t, 6, calls["Allreduce (persistent)"].Calls)
+	require.Less(t, calls["Allreduce (persistent)"].Share, 0.5) // the program computes between the last round and Free
+	require.NotContains(t, calls, "Barrier (persistent)")
+	require.EqualValues(t, 2, calls["SparseAlltoall"].Calls)
+}
+
 func readStats(t *testing.T, name string) (s stats.Summary) {
 	t.Helper()
 	text, err := os.ReadFile(name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/weft-hpc/weft/launcher/internal/live"
@@ -35,7 +36,7 @@ func serveWeb(addr string, handler http.Handler, timeout time.Duration) (listens
 		return "", nil, err
 	}
 	bounded := &boundedListener{Listener: l, room: semaphore.NewWeighted(webConns)}
-	server := &http.Server{Handler: bound(handler), ReadHeaderTimeout: webHeadTime, ReadTimeout: webHeadTime, WriteTimeout: timeout, IdleTimeout: webHeadTime, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: bound(handler), ReadHeaderTimeout: webHeadTime, WriteTimeout: timeout, IdleTimeout: webHeadTime, MaxHeaderBytes: 16 << 10}
 	done := make(chan struct{})
 	go func() { // ends when stop closes the server, which stop waits for
 		defer close(done)
@@ -88,13 +89,12 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 type boundedConn struct {
 	net.Conn
 	room   *semaphore.Weighted
-	closed bool // Close was called; package http closes a connection from one goroutine at a time
+	closed atomic.Bool // Close was called
 }
 
 // Close closes the connection.
 func (c *boundedConn) Close() error {
-	if !c.closed {
-		c.closed = true
+	if c.closed.CompareAndSwap(false, true) {
 		c.room.Release(1)
 	}
 	return c.Conn.Close()

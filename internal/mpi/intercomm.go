@@ -165,6 +165,7 @@ func (c *Comm) meetLeader(name string, s *state, remoteLeader, tag int, head []u
 		return nil, err
 	}
 	l := p.take(c, name, groupTag|tag)
+	l.enterRecord()
 	if l.hasSlot { // as in CreateGroup
 		l.dropSlot()
 	}

@@ -79,6 +79,7 @@ type link struct {
 	// For the record of this rank; see record.go.
 	recordName string // the name of which recordOp is the number
 	recordOp   record.Op
+	recording  bool // enterRecord has recorded the beginning of the call, and leaveRecord not its end
 	// No other goroutine starts a collective of the communicator before this one ends: it is blocking, and
 	// no CreateGroup.
 	alone bool
@@ -127,6 +128,7 @@ func (c *Comm) begin(name string) (*link, error) {
 	}
 	l := s.take(c, name, int(s.seq.Add(1)&seqMask))
 	l.entered = true
+	l.enterRecord()
 	return l, nil
 }
 
@@ -144,7 +146,6 @@ func (s *state) take(c *Comm, name string, tag int) *link {
 	l.c, l.ctx, l.name = c, c.ctx, name
 	l.env = engine.Env{Tag: tag, Attended: true}
 	l.algorithm = coll.Unpicked
-	l.enterRecord()
 	return l
 }
 

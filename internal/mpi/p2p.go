@@ -121,7 +121,7 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 		if p, err = s.checkCall(op, b, noBuffer); err == nil {
 			err = endCall(s, p, s.p2p.Send(c.ctx, b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout}))
 		}
-		if began != 0 {
+		if began != 0 && err == nil {
 			s.recordCall(op, began, dest, tag, b.Size())
 		}
 	}

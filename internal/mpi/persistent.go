@@ -91,6 +91,7 @@ func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Pers
 	l.short = coll.ShortCall{What: l.what, Send: l.send, Recv: l.recv, Op: l.op, Root: l.root, Config: l.s.job.coll}
 	l.sendViews, l.recvViews = slices.Clone(l.sendViews), slices.Clone(l.recvViews)
 	l.finishTask = l.finishPublished
+	l.dropRecord()
 	l.persistent, l.usedByPlan, l.largeByPlan = true, l.used, len(l.large)
 	l.yieldSlot()
 	return &Persistent{c: own, call: opCollective, name: name, l: l}, nil
@@ -229,9 +230,7 @@ func (l *link) rewind() {
 	if l.unrecorded {
 		l.recordCall()
 	}
-	if l.rounds > 0 {
-		l.leaveRecord()
-	}
+	l.leaveRecord()
 	l.leave()
 	l.used = l.usedByPlan
 	for _, b := range l.large[l.largeByPlan:] {

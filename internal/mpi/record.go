@@ -99,10 +99,14 @@ func (l *link) enterRecord() {
 	if r == nil || l.s.hidden.Load() {
 		return
 	}
+	l.recording = true
 	if l.recordName != l.name {
-		l.recordName = l.name
-		l.recordOp = r.Op(l.name, inBackground(l.name))
-		l.alone = !inBackground(l.name) && l.env.Tag <= seqMask
+		name, background := l.name, l.name[0] == 'I' && !strings.HasPrefix(l.name, "Inter")
+		if l.persistent {
+			name, background = strings.TrimSuffix(name, "Init")+" (persistent)", true
+		}
+		l.recordName, l.recordOp = l.name, r.Op(name, background)
+		l.alone = !background && l.env.Tag <= seqMask
 	}
 	l.began, l.exact = r.Recent()
 	if l.alone {
@@ -110,19 +114,24 @@ func (l *link) enterRecord() {
 	}
 }
 
-// inBackground reports whether the name is that of a nonblocking or persistent collective.
-func inBackground(name string) bool {
-	return strings.HasSuffix(name, "Init") || name[0] == 'I' && !strings.HasPrefix(name, "Inter")
+// dropRecord forgets what enterRecord has recorded for the link of a persistent collective that is
+// being made: the call of Init has recorded itself, and the rounds will.
+func (l *link) dropRecord() {
+	if l.recording && l.alone {
+		l.s.job.record.Drop(l.s.recorded)
+	}
+	l.recording, l.recordName = false, ""
 }
 
 // leaveRecord records that the collective of l has ended.
 //
 // Hot path: no allocation.
 func (l *link) leaveRecord() {
-	r := l.s.job.record
-	if r == nil || l.s.hidden.Load() {
+	if !l.recording {
 		return
 	}
+	l.recording = false
+	r := l.s.job.record
 	e := record.Event{
 		Start: l.began, Op: l.recordOp, Comm: l.s.recorded, Peer: noRank, Tag: int32(l.env.Tag),
 		Bytes: int64(max(bytesOf(l.send, l.sendViews), bytesOf(l.recv, l.recvViews))),

@@ -240,7 +240,7 @@ func (r Request) Wait() (Status, error) {
 	}
 	began := r.c.s.began()
 	st, err := r.r.Wait(r.context())
-	if began != 0 {
+	if began != 0 && err == nil {
 		r.c.s.recordCall(opWait, began, r.call.peer(), r.call.tag(), st.Bytes)
 	}
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
@@ -256,13 +256,13 @@ func (r Request) WaitContext(ctx context.Context) (Status, error) {
 	}
 	began := r.c.s.began()
 	st, err := r.r.Wait(ctx)
-	if began != 0 {
+	if began != 0 && err == nil {
 		r.c.s.recordCall(opWait, began, r.call.peer(), r.call.tag(), st.Bytes)
 	}
 	return r.result(st, err == nil || !isInterruption(err) || r.r.Done(), err)
 }
 
-// wait is Wait for a blocking call of which the request is a part, and which records itself.
+// wait is Wait for a blocking call that makes the request and records itself.
 func (r Request) wait() (Status, error) {
 	if !r.pending() {
 		return r.Wait()

@@ -183,6 +183,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 		return nil, err
 	}
 	l := s.take(c, name, groupTag|tag)
+	l.enterRecord()
 	// CreateGroup has no place in the order of collectives, so no collective may wait for its end.
 	if l.hasSlot {
 		l.dropSlot()

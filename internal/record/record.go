@@ -359,8 +359,11 @@ func (r *Recorder) FreeComm(i uint16) {
 func (r *Recorder) Enter(op Op, comm uint16, seq uint32) {
 	if comm != commOther {
 		at := commsAt + int(comm)*entrySize
-		*plain(r.mem, at+commEnteredAt) = uint64(op)<<32 | uint64(seq)
-		*plain(r.mem, at+commDepthAt)++
+		depth := plain(r.mem, at+commDepthAt)
+		if *depth == 0 { // otherwise the collective is a part of the one that has entered
+			*plain(r.mem, at+commEnteredAt) = uint64(op)<<32 | uint64(seq)
+		}
+		*depth++
 	}
 }
 
@@ -368,10 +371,15 @@ func (r *Recorder) Enter(op Op, comm uint16, seq uint32) {
 //
 // Hot path: no allocation, and no lock without detail.
 func (r *Recorder) Leave(e *Event, exact bool) {
-	if e.Comm != commOther {
-		*plain(r.mem, commsAt+int(e.Comm)*entrySize+commDepthAt)--
-	}
+	r.Drop(e.Comm)
 	r.Call(e, exact)
+}
+
+// Drop takes back an Enter.
+func (r *Recorder) Drop(comm uint16) {
+	if comm != commOther {
+		*plain(r.mem, commsAt+int(comm)*entrySize+commDepthAt)--
+	}
 }
 
 // Call records a call that has ended now. If exact is set, e.Start is the time of a reading of the clock,
@@ -384,8 +392,8 @@ func (r *Recorder) Call(e *Event, exact bool) {
 		return
 	}
 	if i := r.calls.put(e); i&(clockEvery-1) == 0 {
-		r.Messages.Read() // a rank may call collectives in shared memory only, and so send no message
-		r.calls.head.Store(i)
+		r.Messages.Read()                               // a rank may call collectives in shared memory only, and so send no message
+		r.calls.head.Store(max(i, r.calls.head.Load())) // a reader of a running rank needs it only with detail
 	}
 }
 

@@ -34,6 +34,7 @@ type drainer struct {
 // spool is the file with the events of a rank.
 type spool struct {
 	rank   int // number in the job
+	ranks  int // number of ranks of the group
 	reader *record.Reader
 	ended  atomic.Bool // the rank has ended: no more events come
 
@@ -73,7 +74,7 @@ func (c *Manager) drain(file int, files [][]*os.File) error {
 	}
 	d := newDrainer(&c.cfg.shared.files, file)
 	for i, rd := range readers {
-		d.spools = append(d.spools, &spool{rank: c.plan.Ranks[i].Rank, reader: rd, out: files[i][file]})
+		d.spools = append(d.spools, &spool{rank: c.plan.Ranks[i].Rank, ranks: c.job.Card.Size, reader: rd, out: files[i][file]})
 	}
 	c.drainer = d
 	return nil
@@ -157,13 +158,17 @@ func (s *spool) drain() (fill float64) {
 		s.begun = t
 		s.reader.Restart()
 		s.ops, s.comms = [256]string{}, [256]string{}
-		s.enc.Begin(t)
+		if s.err == nil {
+			s.enc.Begin(t)
+		}
 	}
 	n := 0
 	var named [2][256]bool // numbers of operations and communicators whose names have not changed
 	lost := s.reader.Read(ended, func(e record.Event) {
 		n++
-		s.name(&named, &e)
+		if s.err == nil {
+			s.name(&named, &e)
+		}
 		s.add(&e)
 	})
 	switch {
@@ -198,11 +203,15 @@ func (s *spool) name(named *[2][256]bool, e *record.Event) {
 
 // add encodes an event, and writes what is encoded if that is much.
 func (s *spool) add(e *record.Event) {
-	if s.err != nil {
+	switch message := e.Op == record.OpSent || e.Op == record.OpReceived; {
+	case s.err != nil:
 		s.unwritten++
 		return
+	case message && (e.Peer < 0 || int(e.Peer) >= s.ranks): // this memory is not what a rank has written
+		s.enc.Lost(1)
+	default:
+		s.enc.Event(e)
 	}
-	s.enc.Event(e)
 	if len(s.enc.Bytes()) >= spoolBuffer {
 		s.flush()
 	}

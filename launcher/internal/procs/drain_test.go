@@ -42,7 +42,7 @@ func newDrained(t *testing.T, ranks int) *drainedRanks {
 		d.recorders, d.mem = append(d.recorders, r), append(d.mem, mem)
 		files, err := d.files.make(i, []proto.RankFile{{Name: "trace", Large: true, Host: true}})
 		require.NoError(t, err)
-		d.spools = append(d.spools, &spool{rank: i, reader: rd, out: files[0]})
+		d.spools = append(d.spools, &spool{rank: i, ranks: 1 << 10, reader: rd, out: files[0]})
 	}
 	t.Cleanup(d.files.close)
 	t.Cleanup(d.wait)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/sys"
@@ -107,7 +106,7 @@ func (c *Manager) lastText(i int) string {
 	if c.records == nil || i >= len(c.records.readers) {
 		return ""
 	}
-	return c.records.readers[i].LastText(func(peer int) string { return "rank " + strconv.Itoa(peer) })
+	return c.records.readers[i].LastText(func(peer int) string { return "rank " + proto.RankName(c.job.Card.Group, peer) })
 }
 
 // inherited closes the file, which the ranks have inherited. The memory stays mapped.

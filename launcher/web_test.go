@@ -1,0 +1,51 @@
+//go:build linux
+
+package launcher
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+)
+
+// TestSlowAnswer: a handler that takes longer than the time limit for the head of a request must not
+// see the end of its request.
+func TestSlowAnswer(t *testing.T) {
+	at, stop, err := serveWeb(":0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+			http.Error(w, "the request has ended", http.StatusInternalServerError)
+		case <-time.After(webHeadTime + time.Second):
+			_, _ = io.WriteString(w, "done")
+		}
+	}), time.Minute)
+	require.NoError(t, err)
+	defer stop()
+	answer, err := http.Get("http://" + at)
+	require.NoError(t, err)
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, "done", string(text))
+}
+
+// TestBoundedConn: a connection that two goroutines close at the same time gives its place back once.
+func TestBoundedConn(t *testing.T) {
+	room := semaphore.NewWeighted(1)
+	for range 1000 {
+		require.True(t, room.TryAcquire(1))
+		a, b := net.Pipe()
+		c := &boundedConn{Conn: a, room: room}
+		var closing errgroup.Group
+		closing.Go(c.Close)
+		closing.Go(c.Close)
+		require.NoError(t, closing.Wait())
+		require.NoError(t, b.Close())
+	}
+}
