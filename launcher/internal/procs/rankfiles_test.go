@@ -3,6 +3,7 @@
 package procs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 )
 
@@ -143,6 +145,12 @@ func TestUnnamedFile(t *testing.T) {
 	_, err = unnamedFile("x", true)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	f, err := unnamedFile("x", false)
+	memory, missing := sys.MemoryFile("x")
+	if missing != nil { // then the file is on the disk, too
+		require.ErrorIs(t, missing, sys.ErrNoMemoryFiles)
+		require.ErrorIs(t, err, os.ErrNotExist)
+		return
+	}
 	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	require.NoError(t, errors.Join(f.Close(), memory.Close()))
 }
