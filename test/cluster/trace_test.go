@@ -68,8 +68,8 @@ func TestTraceOnAFullDisk(t *testing.T) {
 	require.Regexp(t, `(?m)^gorun: the trace lacks \d{4,} events of ranks 0-1: no space left on device$`, string(out))
 	require.Regexp(t, `gorun: trace of 2 ranks: `+file+"\n$", string(out))
 	tr := run.ReadTrace(t, file)
-	require.Greater(t, tr.Calls[0], 100)
-	require.Greater(t, tr.Calls[1], 100)
+	require.Len(t, tr.Ranks, 2)
+	require.Greater(t, tr.Calls[0]+tr.Calls[1], 100) // one rank may have filled the disk alone
 }
 
 // TestTraceOfLostHost kills the agent of a host in a job that goes on. gorun must name the ranks without a

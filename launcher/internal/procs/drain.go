@@ -160,6 +160,7 @@ func (s *spool) drain() (fill float64) {
 		s.ops, s.comms = [256]string{}, [256]string{}
 		if s.err == nil {
 			s.enc.Begin(t)
+			s.flush() // at once: the other ranks may fill the disk
 		}
 	}
 	n := 0

@@ -148,7 +148,7 @@ func (f *fullDisk) WriteAt(b []byte, at int64) (int, error) {
 // events, which is exact.
 func TestDrainFullDisk(t *testing.T) {
 	const rounds, n = 40, 1 << (drainBits - 1)
-	for _, room := range []int64{0, 1, spoolBuffer + 5, 3*spoolBuffer + 1000} {
+	for _, room := range []int64{0, 1, spoolBuffer + 500, 3*spoolBuffer + 1000} {
 		d := newDrained(t, 1)
 		d.spools[0].out = &fullDisk{d.spools[0].out, room}
 		for range rounds {
