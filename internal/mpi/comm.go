@@ -81,7 +81,7 @@ type state struct {
 	p2p      *engine.Context   // messages of the program
 	recorded uint16            // number of the communicator in the record of this rank
 	level    *atomic.Uint64    // 0: calls of the communicator are not recorded with their times
-	hidden   atomic.Bool       // HideCalls was called
+	hidden   bool              // HideCalls was called, before the first call
 	coll     *engine.Context   // messages of collectives
 	check    *bufcheck.Checker // nil: buffers in use are not checked
 

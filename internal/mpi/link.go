@@ -77,9 +77,9 @@ type link struct {
 	tainted                 bool           // a transfer may still use the buffers, so the link is not used again
 
 	// For the record of this rank; see record.go.
-	recordName string // the name of which recordOp is the number
-	recordOp   record.Op
-	recording  bool // enterRecord has recorded the beginning of the call, and leaveRecord not its end
+	recordedOps []recordedOp // the names of the calls that have used the link
+	recordOp    record.Op    // that of the name of the call
+	recording   bool         // enterRecord has recorded the beginning of the call, and leaveRecord not its end
 	// No other goroutine starts a collective of the communicator before this one ends: it is blocking, and
 	// no CreateGroup.
 	alone bool

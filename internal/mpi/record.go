@@ -93,25 +93,43 @@ func (s *state) unrecordMessages() {
 
 // enterRecord records that the rank enters the collective of l.
 //
-// Hot path: no allocation, no lock.
+// Hot path: no allocation and no lock in steady state.
 func (l *link) enterRecord() {
 	r := l.s.job.record
-	if r == nil || l.s.hidden.Load() {
+	if r == nil || l.s.hidden {
 		return
 	}
 	l.recording = true
-	if l.recordName != l.name {
-		name, background := l.name, l.name[0] == 'I' && !strings.HasPrefix(l.name, "Inter")
-		if l.persistent {
-			name, background = strings.TrimSuffix(name, "Init")+" (persistent)", true
-		}
-		l.recordName, l.recordOp = l.name, r.Op(name, background)
-		l.alone = !background && l.env.Tag <= seqMask
-	}
+	op := l.lookupOp()
+	l.recordOp, l.alone = op.op, !op.background && l.env.Tag <= seqMask
 	l.began, l.exact = r.Recent()
 	if l.alone {
 		r.Enter(l.recordOp, l.s.recorded, uint32(l.env.Tag))
 	}
+}
+
+// recordedOp is a name of a collective in the record.
+type recordedOp struct {
+	name       string // link.name
+	op         record.Op
+	background bool // the collective is nonblocking or persistent
+}
+
+// lookupOp returns the entry of l.recordedOps for the name of the call. The list is short, and reading it
+// takes no lock, but Recorder.Op takes one.
+func (l *link) lookupOp() recordedOp {
+	for _, known := range l.recordedOps {
+		if known.name == l.name {
+			return known
+		}
+	}
+	name, background := l.name, l.name[0] == 'I' && !strings.HasPrefix(l.name, "Inter")
+	if l.persistent {
+		name, background = strings.TrimSuffix(name, "Init")+" (persistent)", true
+	}
+	added := recordedOp{l.name, l.s.job.record.Op(name, background), background}
+	l.recordedOps = append(l.recordedOps, added)
+	return added
 }
 
 // dropRecord forgets what enterRecord has recorded for the link of a persistent collective that is
@@ -120,7 +138,7 @@ func (l *link) dropRecord() {
 	if l.recording && l.alone {
 		l.s.job.record.Drop(l.s.recorded)
 	}
-	l.recording, l.recordName = false, ""
+	l.recording, l.recordedOps = false, nil
 }
 
 // leaveRecord records that the collective of l has ended.
@@ -227,7 +245,7 @@ func (t *timing) end(op callName, peer, tag, bytes int) {
 // of another package, which record themselves by StartCall.
 func (c *Comm) HideCalls() {
 	c.s.level = &quiet
-	c.s.hidden.Store(true)
+	c.s.hidden = true
 }
 
 // StartCall begins to time a call of another package whose ranks are those of c. EndCall records it.
