@@ -65,7 +65,7 @@ func (r *run) nextMeasurement() {
 	}
 	r.measuring = m
 	peers := slices.ContainsFunc(m.requests, func(q measureRequest) bool { return q.peers })
-	r.node.Do(proto.Measure{N: m.n, Peers: peers, Detail: true})
+	r.node.Do(proto.Measure{N: m.n, Peers: peers})
 	if len(m.silent) == 0 { // all hosts are lost
 		r.endMeasurement()
 		return

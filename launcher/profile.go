@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -151,11 +150,7 @@ func (r *run) profileContext(ctx context.Context) (context.Context, context.Canc
 // profileError returns the error of profiles that cannot be collected. It leaves out the names of
 // temporary files.
 func profileError(err error) error {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		err = path.Err
-	}
-	return fmt.Errorf("the profiles are lost: %w", err)
+	return fmt.Errorf("the profiles are lost: %w", withoutPath(err))
 }
 
 // mergeProfiles reads the file with the index file in Prepare.RankFiles from all ranks, and writes the

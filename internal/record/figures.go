@@ -1,6 +1,9 @@
 package record
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Figures are what a rank has done so far, as far as it has recorded it. Times and the counters of
 // messages need a recorder with detail.
@@ -52,8 +55,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 	default:
 		f.Elapsed = max(now-t.Monotonic, 0)
 	}
-	ops := r.Ops()
-	for _, o := range ops {
+	for _, o := range r.Ops() {
 		if o.Calls > 0 && o.Name != "" {
 			f.Ops = append(f.Ops, o)
 		}
@@ -76,13 +78,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 		}
 	}
 	if op, comm, seq, ok := r.inside(); ok {
-		f.Inside = &Inside{Op: "collective", Comm: "comm", Seq: seq}
-		if int(op) < len(ops) {
-			f.Inside.Op = ops[op].Name
-		}
-		if list := r.Comms(); int(comm) < len(list) {
-			f.Inside.Comm = list[comm]
-		}
+		f.Inside = &Inside{Op: cmp.Or(r.OpName(op), "a collective"), Comm: cmp.Or(r.CommName(comm), "a communicator"), Seq: seq}
 	}
 	return f
 }

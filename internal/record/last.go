@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -18,23 +19,23 @@ func (r *Reader) LastText(rank func(int) string) string {
 		return ""
 	}
 	messages, calls := r.Last(64, true)
-	ops, comms := r.Ops(), r.Comms()
+	commName := func(i uint16) string { return cmp.Or(r.CommName(i), "a communicator") }
 	var parts []string
-	if op, comm, seq, ok := r.inside(); ok && int(op) < len(ops) {
-		parts = append(parts, fmt.Sprintf("in %s %d of %s", ops[op].Name, seq, commName(comms, comm)))
+	if op, comm, seq, ok := r.inside(); ok {
+		parts = append(parts, fmt.Sprintf("in %s %d of %s", cmp.Or(r.OpName(op), "a collective"), seq, commName(comm)))
 	}
 	shown := 0
 	for i := len(calls) - 1; i >= 0 && shown < lastShown; i-- {
 		e := &calls[i]
-		if int(e.Op) >= len(ops) || ops[e.Op].Name == "" {
+		text := r.OpName(e.Op)
+		if text == "" {
 			continue
 		}
-		text := ops[e.Op].Name
 		switch {
 		case e.Peer >= 0:
-			text += fmt.Sprintf(" (%d B, with rank %d of %s)", e.Bytes, e.Peer, commName(comms, e.Comm))
+			text += fmt.Sprintf(" (%d B, with rank %d of %s)", e.Bytes, e.Peer, commName(e.Comm))
 		case e.Tag >= 0:
-			text += fmt.Sprintf(" %d of %s", e.Tag, commName(comms, e.Comm))
+			text += fmt.Sprintf(" %d of %s", e.Tag, commName(e.Comm))
 		}
 		parts = append(parts, text)
 		shown++
@@ -50,11 +51,4 @@ func (r *Reader) LastText(rank func(int) string) string {
 		shown++
 	}
 	return strings.Join(parts, "; ")
-}
-
-func commName(names []string, i uint16) string {
-	if int(i) < len(names) {
-		return names[i]
-	}
-	return "a communicator"
 }

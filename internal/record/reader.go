@@ -110,31 +110,13 @@ func (r *Reader) CommName(comm uint16) string {
 	return name(r.mem[commsAt+int(comm)*entrySize+commNameAt:])
 }
 
-// Comms returns the names of the communicators, by Event.Comm.
-func (r *Reader) Comms() []string {
-	n := min(int(word(r.mem, commsCountAt).Load()&math.MaxInt32), commOther)
-	list := make([]string, n)
-	for i := range list {
-		list[i] = r.CommName(uint16(i))
-	}
-	return list
-}
+// peerSent are the messages that a rank has sent to one rank while it recorded with detail.
+type peerSent struct{ Messages, Bytes uint64 }
 
-// Peer are the messages that a rank has sent to one rank while it recorded with detail.
-type Peer struct{ Messages, Bytes uint64 }
-
-// Peers returns what the rank has sent to each rank.
-func (r *Reader) Peers() []Peer {
-	list := make([]Peer, r.ranks)
-	for i := range list {
-		list[i] = r.peer(i)
-	}
-	return list
-}
-
-func (r *Reader) peer(i int) Peer {
+// peer returns what the rank has sent to rank i.
+func (r *Reader) peer(i int) peerSent {
 	at := peersAt + i*peerSize
-	return Peer{word(r.mem, at).Load(), word(r.mem, at+8).Load()}
+	return peerSent{word(r.mem, at).Load(), word(r.mem, at+8).Load()}
 }
 
 // Sizes returns the number of messages that the rank has sent with detail, by size class.
@@ -148,7 +130,7 @@ func (r *Reader) Sizes() (list [Classes]uint64) {
 // inside returns a collective that the rank has entered and not left: its name, the index of its
 // communicator, and its number there. ok is false if there is none.
 func (r *Reader) inside() (op Op, comm uint16, seq uint32, ok bool) {
-	for i := range r.Comms() {
+	for i := range min(int(word(r.mem, commsCountAt).Load()&math.MaxInt32), commOther) {
 		at := commsAt + i*entrySize
 		if word(r.mem, at+commDepthAt).Load() != 0 {
 			w := word(r.mem, at+commEnteredAt).Load()

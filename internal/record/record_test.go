@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -52,8 +53,9 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, "Allreduce", rd.Ops()[op].Name)
 	require.EqualValues(t, 1, rd.Ops()[op].Calls)
 	require.EqualValues(t, 800, rd.Ops()[op].Bytes)
-	require.Equal(t, []string{"world"}, rd.Comms())
-	require.Equal(t, Peer{1, 1 << 33}, rd.Peers()[2])
+	require.Equal(t, "world", rd.CommName(0))
+	require.Empty(t, rd.CommName(1))
+	require.Equal(t, peerSent{1, 1 << 33}, rd.peer(2))
 	require.EqualValues(t, 1, rd.Sizes()[Class(1<<33)])
 
 	list, lost = read(rd, true)
@@ -75,11 +77,11 @@ func TestAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r.Detail())
 	require.Zero(t, rd.Times().End)
-	require.Empty(t, rd.Comms())
+	require.Empty(t, rd.CommName(0))
 	require.Len(t, rd.Ops(), int(opFirst))
 	op := r.Op("Send", false)
 	require.Zero(t, rd.Ops()[op].Calls)
-	require.Zero(t, rd.Peers()[1])
+	require.Zero(t, rd.peer(1))
 	list, lost := read(rd, true)
 	require.Empty(t, list)
 	require.Zero(t, lost)
@@ -112,7 +114,7 @@ func TestUnsent(t *testing.T) {
 		list, _ = read(rd, true)
 		require.Empty(t, list)
 	}
-	require.Equal(t, Peer{2, 150}, rd.Peers()[1])
+	require.Equal(t, peerSent{2, 150}, rd.peer(1))
 	require.EqualValues(t, 1, rd.Sizes()[Class(100)])
 	require.Zero(t, rd.Sizes()[Class(7)])
 }
@@ -151,7 +153,7 @@ func TestWithoutDetail(t *testing.T) {
 	r.Messages.Idle()
 	list, _ = read(rd, false)
 	require.Len(t, list, 1)
-	require.Zero(t, rd.Peers()[0].Messages)
+	require.Zero(t, rd.peer(0).Messages)
 }
 
 // TestTimeAfterSleep: with detail, an event after a sleep of the engine, or after a message that did not
@@ -232,8 +234,8 @@ func TestTables(t *testing.T) {
 	require.EqualValues(t, commOther, r.Comm(1000, "x"))
 	r.FreeComm(7)
 	require.EqualValues(t, 7, r.Comm(1000, "x"))
-	require.Equal(t, "x", rd.Comms()[7])
-	require.Len(t, rd.Comms()[8], nameMax)
+	require.Equal(t, "x", rd.CommName(7))
+	require.Len(t, rd.CommName(8), nameMax)
 }
 
 func TestDuration(t *testing.T) {
@@ -289,8 +291,12 @@ func FuzzReader(f *testing.F) {
 		require.NoError(t, err)
 		rd.Begun()
 		rd.Times()
-		rd.Comms()
-		rd.Peers()
+		for i := range tableMax {
+			rd.CommName(uint16(i))
+			rd.OpName(Op(i))
+		}
+		rd.CommName(math.MaxUint16)
+		rd.Figures(0, true, false)
 		rd.Sizes()
 		rd.inside()
 		for _, o := range rd.Ops() {

@@ -52,7 +52,7 @@ func TestRows(t *testing.T) {
 func TestTop(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, WriteTop(&b, snapshot(time.Second, 100), snapshot(3*time.Second, 300), 0))
-	require.Equal(t, `job 42  a "b"  running  4 ranks on 2 hosts  3s
+	require.Equal(t, `job 42  a "b"  running  ranks 4  hosts 2  3s
 no answer from h1
 RANK  HOST  IN WEFT  CALLS/s  MESSAGES/s  MB/s  DOES
 0     h0    100 %    100      1000        0.1   in Barrier 7 of world

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/weft-hpc/weft/internal/record"
 )
 
 // WriteMetrics writes a snapshot in the text format of OpenMetrics 1.0, which Prometheus reads.
@@ -45,23 +47,20 @@ func WriteMetrics(out io.Writer, s *Snapshot) error {
 		}
 		m.sample("weft_in_collective", l, in)
 	})
-	ops := func(f func(name string, l string, i int, r *Rank)) {
+	ops := func(f func(o *record.OpFigures, l string)) {
 		each(func(r *Rank, l string) {
-			for i, o := range r.Figures.Ops {
-				f(o.Name, l+","+labels("call", o.Name), i, r)
+			for i := range r.Figures.Ops {
+				o := &r.Figures.Ops[i]
+				f(o, l+","+labels("call", o.Name))
 			}
 		})
 	}
 	m.family("weft_calls", "counter", "", "Calls of package comm.")
-	ops(func(_, l string, i int, r *Rank) { m.sample("weft_calls_total", l, float64(r.Figures.Ops[i].Calls)) })
+	ops(func(o *record.OpFigures, l string) { m.sample("weft_calls_total", l, float64(o.Calls)) })
 	m.family("weft_call_bytes", "counter", "bytes", "Bytes of the buffers of the calls.")
-	ops(func(_, l string, i int, r *Rank) {
-		m.sample("weft_call_bytes_total", l, float64(r.Figures.Ops[i].Bytes))
-	})
+	ops(func(o *record.OpFigures, l string) { m.sample("weft_call_bytes_total", l, float64(o.Bytes)) })
 	m.family("weft_call_seconds", "counter", "seconds", "Time in the calls; of nonblocking collectives, from their start to their end.")
-	ops(func(_, l string, i int, r *Rank) {
-		m.sample("weft_call_seconds_total", l, r.Figures.Ops[i].Time.Seconds())
-	})
+	ops(func(o *record.OpFigures, l string) { m.sample("weft_call_seconds_total", l, o.Time.Seconds()) })
 	fmt.Fprint(w, "# EOF\n") // Flush returns the error
 	return w.Flush()
 }

@@ -12,7 +12,7 @@ import (
 // It has at most lines lines, if lines is not 0; the ranks that it leaves out are counted.
 func WriteTop(out io.Writer, before, now *Snapshot, lines int) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "job %s  %s  %s  %s on %s  %v\n", now.Job, now.Name, now.Phase, plural(len(now.Ranks), "rank"), plural(len(now.Hosts), "host"),
+	fmt.Fprintf(&b, "job %s  %s  %s  ranks %d  hosts %d  %v\n", now.Job, now.Name, now.Phase, len(now.Ranks), len(now.Hosts),
 		now.At.Sub(now.Begun).Round(time.Second))
 	if len(now.Silent) > 0 {
 		fmt.Fprintf(&b, "no answer from %s\n", strings.Join(now.Silent, ", "))
@@ -36,11 +36,4 @@ func WriteTop(out io.Writer, before, now *Snapshot, lines int) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -78,9 +78,9 @@ func (r *records) events(size int) (list []*record.Reader, err error) {
 	return list, nil
 }
 
-// measure returns the figures for which Measure asks.
+// measure returns the figures for which Measure asks, and makes the ranks record each call.
 func (c *Manager) measure(m proto.Measure) []record.Figures {
-	if c.records != nil && m.Detail {
+	if c.records != nil {
 		for _, rd := range c.records.readers {
 			rd.SetDetail(true)
 		}

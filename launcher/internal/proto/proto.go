@@ -468,13 +468,12 @@ type Inspect struct {
 	Stacks bool `json:"stacks,omitempty"`
 }
 
-// Measure asks every host for the figures of its ranks. A host answers with Measured.
+// Measure asks every host for the figures of its ranks, which from then on record each call. A host
+// answers with Measured.
 type Measure struct {
 	N int `json:"n"` // number of this Measure, higher than that of each earlier one
 	// Peers says that the figures contain the messages to each rank.
 	Peers bool `json:"peers,omitempty"`
-	// Detail says that the ranks record each call from now on.
-	Detail bool `json:"detail,omitempty"`
 }
 
 // Measured answers Measure for one host.

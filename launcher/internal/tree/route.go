@@ -63,9 +63,9 @@ func (n *Node) down(m proto.Message) error {
 	case proto.Stdin:
 		return n.input(m)
 	case proto.Inspect:
-		return n.inspect(m)
+		return n.ask(m, m.Stacks)
 	case proto.Measure:
-		return n.measure(m)
+		return n.ask(m, false)
 	case proto.Fetch:
 		return n.fetch(m)
 	case proto.AskTime:
@@ -308,31 +308,19 @@ func (n *Node) filePart(p proto.FilePart) error {
 	return nil
 }
 
-// inspect sends Inspect to all subtrees. From then on each of their hosts may answer once,
-// and each of their ranks may send its stacks once.
-func (n *Node) inspect(i proto.Inspect) error {
+// ask sends a question to all subtrees. From then on each of their hosts may answer once and, if
+// ranksAnswer, each of their ranks may.
+func (n *Node) ask(question proto.Message, ranksAnswer bool) error {
 	if n.world.stage != stageStarted {
-		return n.wrongTime(i)
+		return n.wrongTime(question)
 	}
 	for _, m := range n.subtrees {
 		m.budget += m.hi - m.lo
-		if i.Stacks {
+		if ranksAnswer {
 			m.budget += m.ranks
 		}
 	}
-	n.sendAll(i)
-	return nil
-}
-
-// measure sends Measure to all subtrees. From then on each of their hosts may answer once.
-func (n *Node) measure(q proto.Measure) error {
-	if n.world.stage != stageStarted {
-		return n.wrongTime(q)
-	}
-	for _, m := range n.subtrees {
-		m.budget += m.hi - m.lo
-	}
-	n.sendAll(q)
+	n.sendAll(question)
 	return nil
 }
 
