@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // childEnv is the environment variable that makes the test binary run the function child.
@@ -215,8 +216,16 @@ func TestKilledKeeperAndTest(t *testing.T) {
 	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGSTOP))
 	require.NoError(t, a.cmd.Process.Kill())
 	_ = a.cmd.Wait()
+	keeper, err := unix.PidfdOpen(a.info.Keeper, 0)
+	require.NoError(t, err)
+	defer unix.Close(keeper)
 	require.NoError(t, syscall.Kill(a.info.Keeper, syscall.SIGKILL))
-	gone := func() bool { _, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", a.info.Keeper)); return err != nil }
+	// The keeper holds the lock of its directory until its last thread has ended, which is later than the
+	// end of /proc/PID/exe. Then the pidfd is ready to read.
+	gone := func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(keeper), Events: unix.POLLIN}}, 0)
+		return err == nil && n == 1
+	}
 	require.Eventually(t, gone, limit, 10*time.Millisecond)
 	require.NotEmpty(t, traces(t, a.info))
 	require.NoError(t, removeLeftovers()) // as the next keeper does before it makes hosts
