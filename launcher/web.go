@@ -19,10 +19,12 @@ const (
 	webHeadTime  = 5 * time.Second  // time limit for reading the head of a request
 	webWriteTime = 10 * time.Second // time limit for writing an answer
 	webConns     = 64               // most connections
+	webEndTime   = time.Second      // how long requests that are under way delay the end of the server
 )
 
 // serveWeb starts a server on addr, HOST:PORT, where an empty host is the loopback interface. It
-// returns the address on which the server listens. stop ends the server and waits for it.
+// returns the address on which the server listens. stop ends the server: it waits
+// until the requests that are under way have their answers, for webEndTime at most.
 func serveWeb(addr string, handler http.Handler, timeout time.Duration) (listens string, stop func(), err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -43,7 +45,11 @@ func serveWeb(addr string, handler http.Handler, timeout time.Duration) (listens
 		_ = server.Serve(bounded) // returns when the server is closed
 	}()
 	return l.Addr().String(), func() {
-		_ = server.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), webEndTime)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
 		<-done
 	}, nil
 }

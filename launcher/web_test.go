@@ -3,6 +3,7 @@
 package launcher
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -33,6 +34,36 @@ func TestSlowAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, answer.Body.Close())
 	require.Equal(t, "done", string(text))
+}
+
+// TestStopWaits: an answer that is under way when the server ends must come to its end. One that takes
+// too long must not keep the server from its end.
+func TestStopWaits(t *testing.T) {
+	at, stop, err := serveWeb(":0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/stuck" {
+			<-r.Context().Done()
+			return
+		}
+		for { // until the server has begun to end
+			c, err := net.Dial("tcp", r.Host)
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}), time.Minute)
+	require.NoError(t, err)
+	answer, err := http.Get("http://" + at)
+	require.NoError(t, err)
+	stuck, err := http.Get("http://" + at + "/stuck")
+	require.NoError(t, err)
+	stop()
+	_, err = io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	_, err = io.ReadAll(stuck.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.NoError(t, errors.Join(answer.Body.Close(), stuck.Body.Close()))
 }
 
 // TestBoundedConn: a connection that two goroutines close at the same time gives its place back once.

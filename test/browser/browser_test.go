@@ -142,7 +142,7 @@ func open(t *testing.T) *browser {
 		case *runtime.EventConsoleAPICalled:
 			b.faults = append(b.faults, fmt.Sprintf("console: %s", e.Type))
 		case *log.EventEntryAdded:
-			b.faults = append(b.faults, e.Entry.Text)
+			b.faults = append(b.faults, e.Entry.Text+" "+e.Entry.URL)
 		}
 	}))
 	b.do(t, chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
@@ -294,13 +294,12 @@ func (b *browser) check(t *testing.T, j *job) {
 
 // TestFailedJob: the page must say how a job has failed. A page with a wrong token shows nothing.
 func TestFailedJob(t *testing.T) {
-	j, b := start(t, "<i>halo</i>", "<img src=x onerror=alert(1)>"), open(t)
-	b.do(t, chromedp.Navigate(j.page[:len(j.page)-1]+"_"))
-	require.Equal(t, "forbidden", strings.TrimSpace(eval[string](t, b, "document.body.innerText")))
-	b.mu.Lock()
-	require.Contains(t, strings.Join(b.faults, "\n"), "403") // so the test notices faults
-	b.faults = nil
-	b.mu.Unlock()
+	j, stranger, b := start(t, "<i>halo</i>", "<img src=x onerror=alert(1)>"), open(t), open(t)
+	stranger.do(t, chromedp.Navigate(j.page[:len(j.page)-1]+"_"))
+	require.Equal(t, "forbidden", strings.TrimSpace(eval[string](t, stranger, "document.body.innerText")))
+	stranger.mu.Lock()
+	require.Contains(t, strings.Join(stranger.faults, "\n"), "403") // so the test notices faults
+	stranger.mu.Unlock()
 	b.do(t, chromedp.Navigate(j.page))
 	b.until(t, "document.querySelectorAll('#ranks tbody tr').length === 8 && document.getElementById('calls').value !== '0'")
 

@@ -64,7 +64,6 @@ func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
 		p.listeners--
 		p.mu.Unlock()
-		signal(p.left)
 	}()
 	signal(p.wake)
 	c := http.NewResponseController(w)

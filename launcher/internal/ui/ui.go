@@ -79,12 +79,10 @@ type Page struct {
 	tick      time.Duration // time between two updates
 	stallTime time.Duration // a rank whose figures do not change for this time is quiet
 	writeTime time.Duration // time limit for writing one event
-	endTime   time.Duration // how long End waits until the browsers have the last state
 
 	stopped context.Context // ends when End is called
 	stop    context.CancelFunc
 	wake    chan struct{} // capacity 1: a browser has begun to listen
-	left    chan struct{} // capacity 1: a browser has stopped listening
 	running sync.WaitGroup
 
 	mu         sync.Mutex // guards the fields below
@@ -103,7 +101,7 @@ func New(source Source, name string, hosts ...string) *Page {
 	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h string) bool { return h == "" })
 	p := &Page{
 		source: source, token: rand.Text(), hosts: hosts, tick: time.Second, stallTime: 5 * time.Second,
-		writeTime: 10 * time.Second, endTime: time.Second, wake: make(chan struct{}, 1), left: make(chan struct{}, 1), board: newBoard(),
+		writeTime: 10 * time.Second, wake: make(chan struct{}, 1), board: newBoard(),
 	}
 	p.stopped, p.stop = context.WithCancel(context.Background())
 	p.mux = p.routes(name)
@@ -175,9 +173,9 @@ func (p *Page) inspect(ctx context.Context) {
 	p.board.put(kindReport, found)
 }
 
-// End shows how the job has ended, waits for a short time until the browsers have got it, and makes the
-// page answer no more events. final is the last state of the job; nil: the ranks have not
-// been placed. text says how the job has ended.
+// End makes the last events of the page: the last state of the job, and how it has ended. The browsers
+// get them, and then their requests for events end; End does not wait for that. final is the last state;
+// nil: the ranks have not been placed. text says how the job has ended.
 func (p *Page) End(final *live.Snapshot, text string, failed bool) {
 	p.stop()
 	p.running.Wait()
@@ -194,12 +192,4 @@ func (p *Page) End(final *live.Snapshot, text string, failed bool) {
 	}{strings.ToValidUTF8(text, "?"), failed})
 	p.board.over = true
 	p.mu.Unlock()
-	limit := time.After(p.endTime)
-	for !p.idle() {
-		select {
-		case <-p.left:
-		case <-limit:
-			return
-		}
-	}
 }
