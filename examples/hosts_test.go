@@ -27,7 +27,7 @@ func TestAHostIsCutOff(t *testing.T) {
 		defer cancel()
 		program := filepath.Join(bin, "survive")
 		cmd := exec.CommandContext(ctx, filepath.Join(bin, "gorun"), "-host", c.Names()[0]+":2,"+c.Names()[1]+":2,"+c.Names()[2]+":2",
-			"-ssh", c.SSH(), "-heartbeat", "1s", "-on-failure", "notify", "-np", "6", program, "-rounds", "20000", "-n", "180")
+			"-ssh", c.SSH(), "-heartbeat", "5s", "-on-failure", "notify", "-np", "6", program, "-rounds", "20000", "-n", "180")
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		require.NoError(t, cmd.Start())
