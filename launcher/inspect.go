@@ -278,10 +278,10 @@ func (r *run) rankNames() (names []string) {
 	return names
 }
 
-// dropInspections answers all requests that have no answer yet, also those for figures. run.close calls it when the run is
+// dropRequests answers all requests that have no answer yet. run.close calls it when the run is
 // over and the goroutines that write files have ended. It also closes the mailbox, so that no
 // further requests come.
-func (r *run) dropInspections() {
+func (r *run) dropRequests() {
 	list := r.inspectQueue
 	if a := r.inspecting; a != nil {
 		list = append(a.requests, list...)
@@ -301,11 +301,17 @@ func (r *run) dropInspections() {
 			list = append(list, m)
 		case stateRequest:
 			m.then(r.state())
+		case captureRequest:
+			m.then(nil, 0)
 		case measureRequest:
 			measures = append(measures, m)
 		}
 	}
 	r.dropMeasurements(measures)
+	if c := r.capturing; c != nil {
+		r.capturing = nil
+		c.then(nil, 0)
+	}
 	for _, q := range list {
 		q.then(inspected{lines: []string{jobEnded}})
 	}

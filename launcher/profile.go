@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/weft-hpc/weft/internal/wire"
@@ -29,9 +28,6 @@ import (
 //	…                    ─┘
 
 const (
-	// readAhead is the number of files of ranks that gorun reads at the same time, because most are so
-	// short that each takes one round trip.
-	readAhead = 16
 	// profileGrace is how long gorun reads profiles if the job's timeout or a second SIGINT has ended the
 	// job.
 	profileGrace = 10 * time.Second
@@ -103,14 +99,13 @@ func (r *run) collectProfiles(ctx context.Context) error {
 	lost := make(map[lostProfiles]map[string][]int) // ranks, by reason and kind
 	var all []merged
 	for i, kind := range r.job.Profile {
-		m, err := r.mergeProfiles(i, filepath.Join(dir, kind), lost)
+		m, err := r.writeProfile(i, filepath.Join(dir, kind), lost)
 		if err == nil {
 			err = context.Cause(ctx)
 		}
 		if err != nil {
 			return profileError(err)
 		}
-		m.kind = kind
 		all = append(all, m)
 	}
 	for i, m := range all {
@@ -123,7 +118,7 @@ func (r *run) collectProfiles(ctx context.Context) error {
 		}
 		all[i].path = name
 	}
-	for _, line := range r.lostLines(lost) {
+	for _, line := range lostLines(r.job.Profile, lost) {
 		r.printLine(line)
 	}
 	for _, m := range all {
@@ -153,65 +148,61 @@ func profileError(err error) error {
 	return fmt.Errorf("the profiles are lost: %w", withoutPath(err))
 }
 
-// mergeProfiles reads the file with the index file in Prepare.RankFiles from all ranks, and writes the
-// merged profile to path. It adds the ranks that have no profile to lost. The error is that of writing.
-func (r *run) mergeProfiles(file int, path string, lost map[lostProfiles]map[string][]int) (m merged, err error) {
+// writeProfile merges the profiles with the index file in Prepare.RankFiles to a new file, path. It adds the ranks
+// that have no profile to lost.
+func (r *run) writeProfile(file int, path string, lost map[lostProfiles]map[string][]int) (m merged, err error) {
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return m, err
 	}
-	defer func() {
-		if e := out.Close(); err == nil {
-			err = e
-		}
-	}()
-	w := profiles.NewWriter(out)
-	files := make([]*rankFile, len(r.ranks)) // nil: not open
-	defer func() {
-		for _, f := range files {
-			if f != nil {
-				f.Close()
-			}
-		}
-	}()
-	next := 0 // number of the rank whose file is opened next
-	for i := range r.ranks {
-		for ; next < min(i+readAhead, len(files)); next++ {
-			if r.ranks[next].pid != 0 {
-				files[next] = r.files.file(r.ranks[next].host, next, file)
-			}
-		}
-		if files[i] == nil {
-			continue // the rank was not started
-		}
-		reason, err := r.addProfile(w, i, files[i])
-		if err != nil {
-			return m, err
-		}
-		files[i].Close()
-		files[i] = nil
-		if reason == "" {
-			m.ranks++
-			continue
-		}
-		g := r.groupOf(i)
-		key := lostProfiles{g.id, reason}
-		if lost[key] == nil {
-			lost[key] = make(map[string][]int)
-		}
-		kind := r.job.Profile[file]
-		lost[key][kind] = append(lost[key][kind], g.rank(i))
-	}
+	m.kind = r.job.Profile[file]
+	m.ranks, err = r.mergeProfiles(out, r.rankInfos(false), file, loseTo(lost, m.kind))
 	if m.ranks > 0 {
 		m.path = path
 	}
-	return m, w.Close()
+	if e := out.Close(); err == nil {
+		err = e
+	}
+	return m, err
+}
+
+// loseTo returns a function that adds a rank without a profile of a kind to lost.
+func loseTo(lost map[lostProfiles]map[string][]int, kind string) func(rk *rankInfo, reason string) {
+	return func(rk *rankInfo, reason string) {
+		key := lostProfiles{rk.group, reason}
+		if lost[key] == nil {
+			lost[key] = make(map[string][]int)
+		}
+		lost[key][kind] = append(lost[key][kind], rk.Number-rk.First)
+	}
+}
+
+// mergeProfiles reads the file with this number from the ranks, and writes the merged profile to out. It returns the
+// number of ranks in the profile, and calls lose for those that have none. The error is that of writing.
+func (r *run) mergeProfiles(out io.Writer, infos []rankInfo, file int, lose func(rk *rankInfo, reason string)) (ranks int, err error) {
+	w := profiles.NewWriter(out)
+	err = r.readFiles(infos, file, func(rk *rankInfo, in io.Reader) error {
+		reason, err := addProfile(w, rk, in)
+		if err != nil {
+			return err
+		}
+		if reason == "" {
+			ranks++
+		} else {
+			lose(rk, reason)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return ranks, w.Close()
 }
 
 // addProfile reads the frames that a rank has written, and adds the profiles in them to w. reason says
 // why the rank has no profile, or not a complete one; "": it has one. The error is that of w.
-func (r *run) addProfile(w *profiles.Writer, number int, from io.Reader) (reason string, err error) {
-	labels := r.profileLabels(number)
+func addProfile(w *profiles.Writer, rk *rankInfo, from io.Reader) (reason string, err error) {
+	labels := rk.profileLabels()
 	frames := bufio.NewReader(from)
 	last := byte(0) // kind of the last frame; 0: there is none
 	for n := 0; ; n++ {
@@ -221,9 +212,12 @@ func (r *run) addProfile(w *profiles.Writer, number int, from io.Reader) (reason
 			if last == wire.ProfileData {
 				return "", nil
 			}
-			return r.noProfile(number, last != 0), nil
+			if last != 0 {
+				return rk.cut, nil
+			}
+			return rk.nothing, nil
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			return r.noProfile(number, true), nil
+			return rk.cut, nil
 		case errors.Is(err, wire.ErrProfile):
 			return "what it has written is not a profile", nil
 		case err != nil:
@@ -251,59 +245,37 @@ const (
 	maxFrames = 1 << 16 // largest number of frames of a rank
 )
 
-// profileLabels returns the labels of a rank's samples.
-func (r *run) profileLabels(number int) []profiles.Label {
-	labels := []profiles.Label{{Key: "rank", Value: r.nameOfRank(number)}, {Key: "host", Value: r.hostOfRank(number)}}
-	if len(r.job.Apps) > 1 || len(r.groups) > 1 {
-		labels = append(labels, profiles.Label{Key: "app", Value: filepath.Base(r.programOf(number).program)})
+// profileLabels returns the labels of the rank's samples.
+func (rk *rankInfo) profileLabels() []profiles.Label {
+	labels := []profiles.Label{{Key: "rank", Value: rk.label}, {Key: "host", Value: rk.Host}}
+	if rk.app != "" {
+		labels = append(labels, profiles.Label{Key: "app", Value: rk.app})
 	}
 	return labels
 }
 
-// hostOfRank returns the name of a rank's host, as the user knows it.
-func (r *run) hostOfRank(number int) string {
-	if r.onlyThisHost() {
-		return r.host
-	}
-	return r.nameOf(r.ranks[number].host)
-}
-
-// noProfile returns why a rank has not written its profile. begun means that it has called Init.
-func (r *run) noProfile(number int, begun bool) string {
-	e := r.ranks[number].exit
-	switch {
-	case e != nil && e.Signal != 0 && e.AfterEnd:
-		return "gorun ended it"
-	case e != nil && e.Signal != 0:
-		return "it was killed by " + signalName(syscall.Signal(e.Signal))
-	case begun:
-		return "it ended without Finalize"
-	}
-	return r.programOf(number).program + " is not a weft program, or has not called comm.Init"
-}
-
 // lostLines returns a line for each reason for which ranks have no profile. If the same ranks have no
-// profile of any kind, the line does not name the kinds.
-func (r *run) lostLines(lost map[lostProfiles]map[string][]int) (lines []string) {
+// profile of any of the kinds, the line does not name the kinds.
+func lostLines(kinds []string, lost map[lostProfiles]map[string][]int) (lines []string) {
 	keys := slices.SortedFunc(maps.Keys(lost), func(a, b lostProfiles) int {
 		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.reason, b.reason))
 	})
 	for _, key := range keys {
-		kinds := lost[key]
+		byKind := lost[key]
 		done := make(map[string]bool)
-		for _, kind := range r.job.Profile {
-			ranks := kinds[kind]
+		for _, kind := range kinds {
+			ranks := byKind[kind]
 			if len(ranks) == 0 || done[kind] {
 				continue
 			}
 			var same []string
-			for _, other := range r.job.Profile {
-				if slices.Equal(kinds[other], ranks) {
+			for _, other := range kinds {
+				if slices.Equal(byKind[other], ranks) {
 					same, done[other] = append(same, other), true
 				}
 			}
 			what := "profile"
-			if len(same) < len(r.job.Profile) {
+			if len(same) < len(kinds) {
 				what = strings.Join(same, ", ") + " profile"
 			}
 			ofRanks := "rank"

@@ -34,8 +34,8 @@ func profiledRun(ranks int, kinds ...string) *run {
 
 // TestLostLines checks the lines about ranks without a profile.
 func TestLostLines(t *testing.T) {
-	r := profiledRun(4, "cpu", "heap", "block")
-	require.Empty(t, r.lostLines(nil))
+	kinds := []string{"cpu", "heap", "block"}
+	require.Empty(t, lostLines(kinds, nil))
 	all := func(ranks ...int) map[string][]int {
 		return map[string][]int{"cpu": ranks, "heap": ranks, "block": ranks}
 	}
@@ -45,7 +45,7 @@ func TestLostLines(t *testing.T) {
 		"no cpu, block profile of ranks 0-1: lost",
 		"no heap profile of rank 0: lost",
 		"no profile of ranks 0-2, 5 of group 1: lost",
-	}, r.lostLines(map[lostProfiles]map[string][]int{
+	}, lostLines(kinds, map[lostProfiles]map[string][]int{
 		{1, "lost"}:                all(0, 1, 2, 5),
 		{0, "it was killed"}:       all(3),
 		{0, "it profiles itself"}:  {"cpu": {2}},
@@ -88,7 +88,7 @@ func TestAddProfile(t *testing.T) {
 		var out bytes.Buffer
 		w := profiles.NewWriter(&out)
 		require.NoError(t, w.Add(b.Bytes(), nil)) // of another rank
-		reason, err := r.addProfile(w, 1, bytes.NewReader(test.data))
+		reason, err := addProfile(w, &r.rankInfos(false)[1], bytes.NewReader(test.data))
 		require.NoError(t, err, name)
 		if prefix, ok := strings.CutSuffix(test.reason, ": "); ok {
 			require.Contains(t, reason, prefix, name)
@@ -109,10 +109,10 @@ func TestAddProfile(t *testing.T) {
 // TestProfileLabels: samples must have a label for the program only if there are several.
 func TestProfileLabels(t *testing.T) {
 	r := profiledRun(3, "cpu")
-	require.Equal(t, []profiles.Label{{Key: "rank", Value: "2"}, {Key: "host", Value: "node1"}}, r.profileLabels(2))
+	require.Equal(t, []profiles.Label{{Key: "rank", Value: "2"}, {Key: "host", Value: "node1"}}, r.rankInfos(false)[2].profileLabels())
 	r.job.Apps = append(r.job.Apps, job.App{Program: "/bin/other"})
 	r.ranks[1].app = 1
-	require.Equal(t, []profiles.Label{{Key: "rank", Value: "1"}, {Key: "host", Value: "node2"}, {Key: "app", Value: "other"}}, r.profileLabels(1))
+	require.Equal(t, []profiles.Label{{Key: "rank", Value: "1"}, {Key: "host", Value: "node2"}, {Key: "app", Value: "other"}}, r.rankInfos(false)[1].profileLabels())
 }
 
 // FuzzAddProfile adds arbitrary bytes as what a rank has written. They must be a profile, or there must be a
@@ -128,7 +128,7 @@ func FuzzAddProfile(f *testing.F) {
 		var out bytes.Buffer
 		w := profiles.NewWriter(&out)
 		require.NoError(t, w.Add(b.Bytes(), []profiles.Label{{Key: "rank", Value: "0"}}))
-		reason, err := profiledRun(2, "cpu").addProfile(w, 1, bytes.NewReader(data))
+		reason, err := addProfile(w, &profiledRun(2, "cpu").rankInfos(false)[1], bytes.NewReader(data))
 		require.NoError(t, err)
 		require.Equal(t, proto.OneLine(reason, 10*maxReason), reason)
 		require.NoError(t, w.Close())

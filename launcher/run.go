@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -78,6 +79,8 @@ type run struct {
 	reporting      bool             // the line of progress is about the job, and no longer about its start
 	before, latest *live.Snapshot   // the two latest snapshots for the line of progress; nil: there is none
 	measuring      *measurement     // the question for figures under way; nil: none
+	capturing      *capture         // nil: none is under way
+	captures       int              // number of captures that were begun
 	measureQueue   []measureRequest // requests whose measurement has not begun
 	measureSeq     int              // field N of the last Measure message; 0: none was sent
 
@@ -270,7 +273,8 @@ func (r *run) close() {
 		r.stdin.close()
 	}
 	r.background.Wait()
-	r.dropInspections()
+	r.dropRequests()
+	r.files.stop(errors.New("the job has ended")) // captures may be reading
 	if r.node != nil {
 		r.node.Close()
 	}
@@ -466,6 +470,14 @@ func (r *run) handle(m any) {
 	case lateMeasurement:
 		if r.measuring != nil && r.measuring.n == m.n {
 			r.endMeasurement()
+		}
+	case captureRequest:
+		r.beginCapture(m)
+	case proto.Captured:
+		r.captureWithout(m.Index, m.File)
+	case lateCapture:
+		if r.capturing != nil && r.capturing.file == m.file {
+			r.endCapture()
 		}
 	case measureRequest:
 		r.measure(m)

@@ -116,7 +116,7 @@ func TestStacksThatComeLate(t *testing.T) {
 
 // TestRequestsAtTheEndOfARun: when the run ends, there are three requests: one whose inspection is
 // under way, one whose answer is in the mailbox because its stacks were just written, and one that
-// is itself in the mailbox. dropInspections must answer all three, and the mailbox must then refuse
+// is itself in the mailbox. dropRequests must answer all three, and the mailbox must then refuse
 // further requests.
 func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r := newRun(&session{}, "id")
@@ -125,7 +125,7 @@ func TestRequestsAtTheEndOfARun(t *testing.T) {
 	r.inspecting = &inspection{requests: []inspectRequest{{then: then}}, files: map[string]*stackFiles{"": newStackFiles("", 1, nil)}}
 	r.mail.post(filesWritten{[]inspectRequest{{then: then}}, inspected{lines: []string{"rank 0: has ended"}}})
 	r.mail.post(inspectRequest{then: then})
-	r.dropInspections()
+	r.dropRequests()
 	require.Equal(t, [][]string{{"rank 0: has ended"}, {jobEnded}, {jobEnded}}, got)
 	require.False(t, r.mail.post(inspectRequest{then: then}), "its caller learns at once that there will be no answer")
 }

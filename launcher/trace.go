@@ -109,12 +109,8 @@ func (s *session) traceFormat() trace.Format {
 	return trace.Format(s.job.TraceFormat)
 }
 
-// compareClocks begins to compare the clocks of the other hosts with gorun's, if the job has a trace. It
-// does not block.
+// compareClocks begins to compare the clocks of the other hosts with gorun's. It does not block.
 func (r *run) compareClocks() {
-	if r.job.Trace == "" {
-		return
-	}
 	var others []int
 	for i := range r.hosts {
 		if (i > 0 || !r.usesThisHost()) && r.hosts[i].state == hostUp {
@@ -141,7 +137,7 @@ func (r *run) collectTrace(ctx context.Context) error {
 	var traced int
 	var lines []string
 	err := r.writeTrace(func(w io.Writer) (err error) {
-		traced, lines, err = r.convertTrace(w)
+		traced, lines, err = r.convertTrace(w, r.traceFormat(), r.rankInfos(false), len(r.job.Profile))
 		if err == nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -202,69 +198,50 @@ type lostEvents struct {
 	events uint64 // 0: not known
 }
 
-// convertTrace reads the spools of all ranks and writes the trace to w. It returns the number of ranks in
-// the trace, and lines about what is missing. The error is that of writing.
-func (r *run) convertTrace(w io.Writer) (traced int, lines []string, err error) {
-	out := trace.NewWriter(w, r.traceFormat(), len(r.ranks), record.Monotonic(), time.Now())
-	losses := make(map[traceLoss]*lostEvents)
-	var ranks []int
-	for i := range r.ranks {
-		if r.ranks[i].pid != 0 {
-			ranks = append(ranks, i)
-		}
+// convertTrace reads the spools of the ranks, which are their files with this number, and writes the trace to w. It
+// returns the number of ranks in the trace, and lines about what is missing. The error is that of writing.
+func (r *run) convertTrace(w io.Writer, f trace.Format, infos []rankInfo, file int) (traced int, lines []string, err error) {
+	most := 0 // the highest number of a rank, and one
+	for i := range infos {
+		most = max(most, infos[i].First+infos[i].Size)
 	}
-	files := make([]*rankFile, len(ranks))
-	defer func() {
-		for _, f := range files {
-			if f != nil {
-				f.Close()
-			}
-		}
-	}()
-	next := 0
-	for i, number := range ranks {
-		for ; next < min(i+readAhead, len(ranks)); next++ {
-			files[next] = r.files.file(r.ranks[ranks[next]].host, ranks[next], len(r.job.Profile))
-		}
-		g := r.groupOf(number)
-		res, err := out.Rank(trace.Rank{
-			Number: number, First: number - g.rank(number), Size: g.size, Name: r.traceName(number),
-			Host: r.hostOfRank(number), PID: r.ranks[number].pid, Clock: r.clocks.clock(r.ranks[number].host),
-		}, files[i])
-		files[i].Close()
-		files[i] = nil
+	out := trace.NewWriter(w, f, most, record.Monotonic(), time.Now())
+	losses := make(map[traceLoss]*lostEvents)
+	err = r.readFiles(infos, file, func(rk *rankInfo, in io.Reader) error {
+		rk.Clock = r.clocks.clock(rk.host)
+		res, err := out.Rank(rk.Rank, in)
 		if err != nil {
-			return 0, nil, err
+			return err
 		}
 		if res.Begun {
 			traced++
 		}
-		r.addLosses(losses, number, res)
+		addLosses(losses, rk, res)
+		return nil
+	})
+	if err != nil {
+		return 0, nil, err
 	}
 	return traced, r.lossLines(losses), out.Close()
 }
 
-// traceName returns the name of a rank in the trace.
-func (r *run) traceName(number int) string { return "rank " + r.nameOfRank(number) }
-
 // addLosses adds what the trace lacks of a rank.
-func (r *run) addLosses(losses map[traceLoss]*lostEvents, number int, res trace.Result) {
-	g := r.groupOf(number)
+func addLosses(losses map[traceLoss]*lostEvents, rk *rankInfo, res trace.Result) {
 	add := func(absent bool, events uint64, reason string) {
-		key := traceLoss{g.id, r.hostOfRank(number), reason, absent}
+		key := traceLoss{rk.group, rk.Host, reason, absent}
 		l := losses[key]
 		if l == nil {
 			l = new(lostEvents)
 			losses[key] = l
 		}
-		l.ranks = append(l.ranks, g.rank(number))
+		l.ranks = append(l.ranks, rk.Number-rk.First)
 		l.events += events
 	}
 	switch {
 	case res.Cut != nil:
 		add(!res.Begun, 0, proto.OneLine(res.Cut.Error(), maxReason))
 	case !res.Begun && res.Unwritten == 0:
-		add(true, 0, r.noProfile(number, false))
+		add(true, 0, rk.nothing)
 	}
 	if res.Unwritten > 0 {
 		add(false, res.Unwritten, proto.OneLine(res.Reason, maxReason))

@@ -107,7 +107,7 @@ func tracedRun() *run {
 // TestTraceLosses: gorun prints one line for each host and reason.
 func TestTraceLosses(t *testing.T) {
 	r := tracedRun()
-	losses := make(map[traceLoss]*lostEvents)
+	losses, infos := make(map[traceLoss]*lostEvents), r.rankInfos(false)
 	for i, res := range []trace.Result{
 		{Begun: true},
 		{Begun: true, Unwritten: 7, Reason: "no space left\x1b on device"},
@@ -116,7 +116,7 @@ func TestTraceLosses(t *testing.T) {
 		{Begun: true, Cut: errors.New("its host is lost: x")},
 		{Cut: errors.New("its host is lost: x")},
 	} {
-		r.addLosses(losses, i, res)
+		addLosses(losses, &infos[i], res)
 	}
 	require.Equal(t, []string{
 		"the trace lacks 12 events of ranks 1-2 on node1: no space left? on device",

@@ -24,6 +24,7 @@ func (s *session) servePage() error {
 	at, stop, err := serveWeb(s.job.UI, page, webWriteTime)
 	if err != nil {
 		page.End(nil, "", false)
+		page.Close()
 		return fmt.Errorf("-ui %s: %w", s.job.UI, err)
 	}
 	s.page, s.stopPage = page, stop
@@ -50,6 +51,7 @@ func (s *session) endPage(res Result) {
 	}
 	s.page.End(s.final, text, res.Failure != nil)
 	s.stopPage()
+	s.page.Close()
 }
 
 // finalSnapshot returns the state of the job when the run is over.

@@ -187,7 +187,7 @@ func releaseWorld() {
 // It returns the world communicator.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	failures, inspector, profiler := w.Failures, inspect.Start(w.Inspect), profile.Start(w.Files)
+	failures, inspector, profiler := w.Failures, inspect.Start(w.Inspect, profile.Take), profile.Start(w.Files)
 	w.Failures, w.Inspect = nil, nil
 	defer func() {
 		profiler.Close()     // nil unless start failed before the job owned the profiler

@@ -248,5 +248,12 @@ func (r *Reader) Last(n int, ended bool) (messages, calls []Event) {
 // program has begun a new record in the rank.
 func (r *Reader) Restart() { r.next = [2]uint64{} }
 
+// Skip makes Read begin with the events that follow.
+func (r *Reader) Skip() {
+	for k := range r.next {
+		r.next[k] = word(r.mem, r.counters[k][0]).Load()
+	}
+}
+
 // Room returns the number of events that each of the two rings has room for.
 func (r *Reader) Room() int { return 1 << r.ringBits }

@@ -3,6 +3,9 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"slices"
+	"time"
 )
 
 // Inspection: the launcher asks a rank what it does. The two processes share a stream socket: the
@@ -16,6 +19,8 @@ import (
 //	rank ── InspectReady ──► launcher             the rank answers from now on
 //	rank ◄── InspectState, number ── launcher     request, with an empty body
 //	rank ── InspectState, same number ──► launcher    RankState, as JSON
+//	rank ◄── InspectProfile, number ── launcher       request for a profile
+//	rank ── InspectProfile, same number … ──► launcher    the profile, in pieces
 //
 // The rank answers a request of kind InspectState with one frame of the same kind. It answers a
 // request of kind InspectStacks with two frames: one of kind InspectStacks, whose body is the text
@@ -25,6 +30,10 @@ import (
 //
 // If several requests have arrived when the rank reads, it sends InspectState for the last request
 // only. If some of the requests ask for stacks, it first sends InspectStacks for the last of those.
+//
+// Requests for profiles have numbers of their own. The rank answers each with the frames of AppendProfile, whose
+// bytes it puts into as many frames of kind InspectProfile as it likes, and then with one that has an empty
+// body. Other frames may come between them. The rank makes one profile at a time.
 const (
 	// From the rank: it answers requests from now on. The body is empty.
 	InspectReady = 1
@@ -33,12 +42,18 @@ const (
 	// From the launcher: a request for the stacks and the state. From the rank: the body is the
 	// text of the stacks.
 	InspectStacks = 3
+	// From the launcher: a request for a profile, in the form of AppendProfileRequest. From the rank: the body
+	// is a piece of the answer; an empty one ends it.
+	InspectProfile = 4
 
 	InspectHead     = 9        // bytes of a frame before its body
 	InspectMaxState = 64 << 10 // maximum length of a RankState as JSON, in bytes
 	// The maximum length of the text of stacks in bytes. The rank cuts off the end of a longer
 	// text.
 	InspectMaxStacks = 256 << 10
+	InspectMaxPiece  = 64 << 10 // maximum length of a piece of a profile, in bytes
+	// The maximum number of bytes of all pieces of a profile: of ProfileBegun, and a frame with a body.
+	InspectMaxProfile = 2*ProfileHead + ProfileMax
 )
 
 // ErrInspect is the error of a frame whose kind is unknown, or whose body is too long for its kind.
@@ -135,6 +150,30 @@ func AppendInspect(dst []byte, number uint32, kind byte, body []byte) []byte {
 	return append(dst, body...)
 }
 
+// AppendProfileRequest appends to dst the body of a request for a profile of a kind in ProfileKinds. d is how long
+// the rank profiles; profiles that count since the start of the rank ignore it.
+func AppendProfileRequest(dst []byte, kind string, d time.Duration) []byte {
+	return append(binary.LittleEndian.AppendUint64(dst, uint64(d)), kind...)
+}
+
+// ParseProfileRequest reads what AppendProfileRequest has made. The error wraps ErrInspect.
+func ParseProfileRequest(b []byte) (kind string, d time.Duration, err error) {
+	if len(b) < 8 {
+		return "", 0, ErrInspect
+	}
+	kind, d = string(b[8:]), time.Duration(binary.LittleEndian.Uint64(b))
+	if d < 0 || !slices.Contains(ProfileKinds, kind) {
+		return "", 0, fmt.Errorf("%w: a request for a profile %q of %v", ErrInspect, kind, d)
+	}
+	return kind, d, nil
+}
+
+// ParseInspectHead reads the head of a frame, of InspectHead bytes. It does not check the kind, and n, the length
+// of the body.
+func ParseInspectHead(head []byte) (number uint32, kind byte, n uint32) {
+	return binary.LittleEndian.Uint32(head), head[8], binary.LittleEndian.Uint32(head[4:])
+}
+
 // ParseInspect reads the first frame of b. body shares memory with b, and rest is the part of b
 // after the frame. ok is false if b does not hold the whole frame yet; then the other results mean
 // nothing. If the frame is malformed, the error is ErrInspect.
@@ -150,6 +189,8 @@ func ParseInspect(b []byte) (number uint32, kind byte, body, rest []byte, ok boo
 		limit = InspectMaxState
 	case InspectStacks:
 		limit = InspectMaxStacks
+	case InspectProfile:
+		limit = InspectMaxPiece
 	default:
 		return 0, 0, nil, b, false, ErrInspect
 	}

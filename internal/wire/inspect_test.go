@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -34,11 +35,24 @@ func TestInspect(t *testing.T) {
 }
 
 func TestInspectRefuses(t *testing.T) {
-	for kind, limit := range map[byte]int{0: 0, InspectReady: 0, InspectState: InspectMaxState, InspectStacks: InspectMaxStacks, 4: 0} {
+	for kind, limit := range map[byte]int{0: 0, InspectReady: 0, InspectState: InspectMaxState, InspectStacks: InspectMaxStacks, InspectProfile: InspectMaxPiece, 5: 0} {
 		frame := AppendInspect(nil, 1, kind, nil)
 		binary.LittleEndian.PutUint32(frame[4:], uint32(limit+1))
 		_, _, _, _, _, err := ParseInspect(frame)
 		require.ErrorIs(t, err, ErrInspect, "kind %d", kind)
+	}
+}
+
+func TestProfileRequest(t *testing.T) {
+	for _, kind := range ProfileKinds {
+		got, d, err := ParseProfileRequest(AppendProfileRequest(nil, kind, time.Minute))
+		require.NoError(t, err)
+		require.Equal(t, kind, got)
+		require.Equal(t, time.Minute, d)
+	}
+	for _, bad := range [][]byte{nil, make([]byte, 7), make([]byte, 8), AppendProfileRequest(nil, "heap", -1), AppendProfileRequest(nil, "heaps", 1)} {
+		_, _, err := ParseProfileRequest(bad)
+		require.ErrorIs(t, err, ErrInspect)
 	}
 }
 

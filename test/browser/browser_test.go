@@ -255,6 +255,17 @@ func TestLivePage(t *testing.T) {
 	b.until(t, `document.getElementById('report').innerText.includes('6 ranks (0-1, 3-6): comm.Barrier(world) at main.go:')`)
 	b.until(t, "!document.getElementById('inspect').disabled")
 
+	// A trace and a profile, of a job that stands still.
+	eval[any](t, b, `window.saved = []; addEventListener("click", (e) => { if (e.target.download) { e.preventDefault(); window.saved.push(e.target); } }); 0`)
+	for i, kind := range []struct{ button, name string }{{"trace", "pftrace"}, {"goroutine", "goroutine.pprof"}} {
+		b.do(t, chromedp.Focus(chromedp.CSS(`#captures button[value="`+kind.button+`"]`)), chromedp.KeyEvent(kb.Enter))
+		b.until(t, fmt.Sprintf("window.saved.length === %d", i+1))
+		require.Regexp(t, `^weft-[0-9a-f]{16}\.`+kind.name+`$`, eval[string](t, b, "document.getElementById('captured').innerText"))
+		eval[any](t, b, fmt.Sprintf("window.size = 0; fetch(window.saved[%d].href).then((a) => a.arrayBuffer()).then((b) => { window.size = b.byteLength; }); 0", i))
+		b.until(t, "window.size > 500")
+	}
+	b.until(t, "!document.querySelector('#captures button').disabled")
+
 	// While nothing changes, the table does not change.
 	eval[any](t, b, `window.changes = 0; window.states = 0;
 		new MutationObserver((list) => { window.changes += list.length; }).observe(document.getElementById('ranks'), { subtree: true, childList: true, characterData: true, attributes: true });

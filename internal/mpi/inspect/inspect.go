@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +34,22 @@ import (
 // no record for the inspector.
 //
 // The inspector's goroutine waits in the runtime's poller and costs nothing until gorun
-// asks.
+// asks. Another goroutine makes a profile that gorun asks for.
 type Inspector struct {
 	file *os.File             // stream to gorun; nil: gorun does not ask
 	rank atomic.Pointer[Rank] // the rank to report; nil until Attach
 	done chan struct{}        // closed when the goroutine has ended, or if there is none
+
+	profile   Profile
+	writing   sync.Mutex     // held while a frame is written
+	stop      chan struct{}  // closed by Stop
+	profiling atomic.Bool    // a profile is under way
+	profiles  sync.WaitGroup // goroutines that make profiles
 }
+
+// Profile makes a profile of a kind in wire.ProfileKinds, and returns its frames (wire.AppendProfile). A profile that
+// takes time takes the time d, or until stop is closed.
+type Profile func(kind string, d time.Duration, stop <-chan struct{}) (frames []byte)
 
 // Rank holds what the inspector needs from a rank.
 type Rank struct {
@@ -77,12 +88,14 @@ const (
 	// counts as still (wire.RankCall).
 	pause     = 100 * time.Millisecond
 	maxStacks = 4 << 20 // bytes of stacks that the inspector reads
+	// maxProfileRequest is the number of bytes of the longest request for a profile.
+	maxProfileRequest = 64
 )
 
 // Start starts an inspector that reads requests from file and writes answers to it. The inspector
-// closes file. If file is nil, the inspector does nothing.
-func Start(file *os.File) *Inspector {
-	in := &Inspector{file: file, done: make(chan struct{})}
+// closes file. If file is nil, the inspector does nothing. It makes profiles by profile.
+func Start(file *os.File, profile Profile) *Inspector {
+	in := &Inspector{file: file, profile: profile, done: make(chan struct{}), stop: make(chan struct{})}
 	if file == nil {
 		close(in.done)
 		return in
@@ -98,12 +111,14 @@ func Start(file *os.File) *Inspector {
 // only what the stacks show.
 func (in *Inspector) Attach(r *Rank) { in.rank.Store(r) }
 
-// Stop ends the inspector's goroutine and waits for it.
+// Stop ends the inspector's goroutines and waits for them. gorun does not get a profile that is under way.
 func (in *Inspector) Stop() {
+	close(in.stop)
 	if in.file != nil {
 		_ = in.file.Close()
 	}
 	<-in.done
+	in.profiles.Wait()
 }
 
 // loop answers requests until reading or writing fails (for example because gorun or Stop has
@@ -118,26 +133,72 @@ func (in *Inspector) loop(ready error) {
 	}
 	var head [wire.InspectHead]byte
 	requests := bufio.NewReader(in.file)
-	stacks := uint32(0) // number of the request for stacks to answer; 0: none
+	var state, stacks uint32 // numbers of the requests for the state and for stacks to answer; 0: none
 	for {
 		if _, err := io.ReadFull(requests, head[:]); err != nil {
 			return
 		}
-		number, kind, body, _, ok, err := wire.ParseInspect(head[:])
-		if err != nil || !ok || len(body) > 0 {
+		number, kind, n := wire.ParseInspectHead(head[:])
+		switch {
+		case kind == wire.InspectProfile:
+			if !in.takeProfile(requests, number, n) {
+				return
+			}
+		case n > 0 || kind != wire.InspectState && kind != wire.InspectStacks:
 			return
+		default:
+			state = number
+			if kind == wire.InspectStacks {
+				stacks = number
+			}
 		}
-		if kind == wire.InspectStacks {
-			stacks = number
-		}
-		if requests.Buffered() > 0 {
+		if state == 0 || requests.Buffered() > 0 {
 			continue
 		}
-		if _, err := in.file.Write(in.Answer(number, stacks)); err != nil {
+		if !in.write(in.Answer(state, stacks)) {
 			return
 		}
-		stacks = 0
+		state, stacks = 0, 0
 	}
+}
+
+// write writes frames, and reports whether that went well.
+func (in *Inspector) write(frames []byte) bool {
+	in.writing.Lock()
+	defer in.writing.Unlock()
+	_, err := in.file.Write(frames)
+	return err == nil
+}
+
+// takeProfile reads the body, of n bytes, of a request for a profile, and makes a goroutine answer it. It reports
+// whether the request is well formed.
+func (in *Inspector) takeProfile(requests io.Reader, number, n uint32) bool {
+	if n > maxProfileRequest {
+		return false
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(requests, body); err != nil {
+		return false
+	}
+	kind, d, err := wire.ParseProfileRequest(body)
+	if err != nil {
+		return false
+	}
+	first := in.profiling.CompareAndSwap(false, true)
+	in.profiles.Go(func() { // ends with the profile, or soon after Stop
+		answer := wire.AppendProfile(nil, wire.ProfileFailed, []byte("it makes another profile"))
+		if first {
+			answer = in.profile(kind, d, in.stop)
+			in.profiling.Store(false)
+		}
+		for piece := range slices.Chunk(answer, wire.InspectMaxPiece) {
+			if !in.write(wire.AppendInspect(nil, number, wire.InspectProfile, piece)) {
+				return
+			}
+		}
+		in.write(wire.AppendInspect(nil, number, wire.InspectProfile, nil))
+	})
+	return true
 }
 
 // Answer returns the frames of an answer: the state as the answer to the request number and, before

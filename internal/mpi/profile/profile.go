@@ -1,4 +1,5 @@
-// Package profile makes the profiles of a rank that gorun -profile asks for.
+// Package profile makes the profiles of a rank that gorun asks for: those of -profile (Profiler), and single ones
+// while the rank runs (Take).
 package profile
 
 import (
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"sync"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/wire"
 )
@@ -89,7 +91,7 @@ func (p *Profiler) Resume() {
 		_ = k.write(wire.ProfileBegun, nil)
 		if k.name == "cpu" {
 			k.cpu = new(bytes.Buffer)
-			if k.err = pprof.StartCPUProfile(k.cpu); k.err != nil {
+			if k.err = startCPU(k.cpu); k.err != nil {
 				k.cpu = nil
 			}
 		}
@@ -121,7 +123,7 @@ func (p *Profiler) stop() {
 			k.finish(k.cpu, nil)
 			k.cpu = nil
 		default:
-			k.finish(nil, fmt.Errorf("its program makes a CPU profile itself: %w", k.err))
+			k.finish(nil, k.err)
 		}
 	}
 }
@@ -142,26 +144,68 @@ func (p *Profiler) Close() {
 
 // snapshot writes a profile that counts from the beginning of the process.
 func (k *kind) snapshot() {
-	if k.name == "heap" {
-		runtime.GC() // the profile shows the heap as the last garbage collection has left it
-	}
-	var b bytes.Buffer
-	err := pprof.Lookup(k.name).WriteTo(&b, 0)
+	b, err := count(k.name)
 	_ = k.file.Truncate(k.begin)
 	_ = k.write(wire.ProfileBegun, nil)
-	k.finish(&b, err)
+	k.finish(b, err)
 }
 
-// finish writes the last frame of a profile: the profile in b or, if err is not nil or the profile
-// cannot be written, the reason why there is none.
-func (k *kind) finish(b *bytes.Buffer, err error) {
+// count returns a profile of a kind that counts from the beginning of the process.
+func count(name string) (*bytes.Buffer, error) {
+	if name == "heap" {
+		runtime.GC() // the profile shows the heap as the last garbage collection has left it
+	}
+	b := new(bytes.Buffer)
+	return b, pprof.Lookup(name).WriteTo(b, 0)
+}
+
+// Take makes one profile of a kind in wire.ProfileKinds while the program runs, and returns its frames, as a
+// Profiler writes them. A CPU profile takes the time d, or until stop is closed. Only one CPU profile can be made
+// at a time in a process.
+func Take(name string, d time.Duration, stop <-chan struct{}) []byte {
+	var b *bytes.Buffer
+	var err error
+	if name == "cpu" {
+		b = new(bytes.Buffer)
+		if err = startCPU(b); err == nil {
+			select {
+			case <-time.After(d):
+			case <-stop:
+			}
+			pprof.StopCPUProfile()
+		}
+	} else {
+		b, err = count(name)
+	}
+	frame, body := last(b, err)
+	return wire.AppendProfile(wire.AppendProfile(nil, wire.ProfileBegun, nil), frame, body)
+}
+
+// startCPU starts a CPU profile.
+func startCPU(b *bytes.Buffer) error {
+	err := pprof.StartCPUProfile(b)
+	if err != nil {
+		err = fmt.Errorf("its program makes a CPU profile itself: %w", err)
+	}
+	return err
+}
+
+// last returns the last frame of a profile: the profile in b or, if err is not nil or the profile is too long, the
+// reason why there is none.
+func last(b *bytes.Buffer, err error) (frame byte, body []byte) {
 	if err == nil && b.Len() > wire.ProfileMax {
 		err = fmt.Errorf("it has %d bytes, more than %d", b.Len(), wire.ProfileMax)
 	}
-	if err == nil {
-		err = k.write(wire.ProfileData, b.Bytes())
-	}
 	if err != nil {
+		return wire.ProfileFailed, []byte(err.Error())
+	}
+	return wire.ProfileData, b.Bytes()
+}
+
+// finish writes the last frame of a profile: see last. If that cannot be written, it writes the reason.
+func (k *kind) finish(b *bytes.Buffer, err error) {
+	frame, body := last(b, err)
+	if err := k.write(frame, body); err != nil {
 		_ = k.write(wire.ProfileFailed, []byte(err.Error()))
 	}
 }

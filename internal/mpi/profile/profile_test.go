@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/weft-hpc/weft/internal/wire"
@@ -121,4 +123,35 @@ func TestNone(t *testing.T) {
 	p.Stop()
 	p.Resume()
 	p.Close()
+}
+
+// TestTake makes single profiles. While a CPU profile is made, there can be no other one. The end of stop ends it.
+func TestTake(t *testing.T) {
+	take := func(name string, d time.Duration, stop chan struct{}) (kind byte, body string) {
+		frames := bytes.NewReader(Take(name, d, stop))
+		kind, _, err := wire.ReadProfile(frames)
+		require.NoError(t, err)
+		require.EqualValues(t, wire.ProfileBegun, kind)
+		kind, text, err := wire.ReadProfile(frames)
+		require.NoError(t, err)
+		require.Zero(t, frames.Len())
+		return kind, string(text)
+	}
+	for _, name := range wire.ProfileKinds {
+		kind, body := take(name, time.Millisecond, nil)
+		require.EqualValues(t, wire.ProfileData, kind)
+		r, err := gzip.NewReader(strings.NewReader(body))
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, r)
+		require.NoError(t, err)
+	}
+	require.NoError(t, pprof.StartCPUProfile(io.Discard))
+	kind, body := take("cpu", time.Hour, nil)
+	pprof.StopCPUProfile()
+	require.EqualValues(t, wire.ProfileFailed, kind)
+	require.Equal(t, "its program makes a CPU profile itself: cpu profiling already in use", body)
+	stop := make(chan struct{})
+	close(stop)
+	kind, _ = take("cpu", time.Hour, stop)
+	require.EqualValues(t, wire.ProfileData, kind)
 }

@@ -22,9 +22,9 @@ import (
 // One goroutine, run, does this for all ranks of a group on this host.
 type drainer struct {
 	files  *rankFiles
-	file   int // index in Prepare.RankFiles of the spools
+	file   int // number of the spools in rankFiles
 	spools []*spool
-	stop   func()        // makes run return when it has read what is left of all ranks
+	stop   func()        // makes run return when it has read what there is of all ranks
 	stops  chan struct{} // closed by stop
 	done   chan struct{} // closed when run has ended
 
@@ -37,6 +37,7 @@ type spool struct {
 	ranks  int // number of ranks of the group
 	reader *record.Reader
 	ended  atomic.Bool // the rank has ended: no more events come
+	late   bool        // the spool begins now, and not with the rank's record; drain resets it
 
 	// Only drainer.run uses the following fields.
 	out       spoolFile
@@ -80,6 +81,7 @@ func (c *Manager) drain(file int, files [][]*os.File) error {
 	return nil
 }
 
+// newDrainer returns a drainer without spools.
 func newDrainer(files *rankFiles, file int) *drainer {
 	d := &drainer{files: files, file: file, stops: make(chan struct{}), done: make(chan struct{})}
 	d.stop = sync.OnceFunc(func() { close(d.stops) })
@@ -103,6 +105,16 @@ func (d *drainer) rankEnded(i int) {
 
 // wait makes run read what is left of the ranks, which have ended, and waits for its end. d may be nil.
 func (d *drainer) wait() {
+	if d != nil {
+		for _, s := range d.spools {
+			s.ended.Store(true)
+		}
+	}
+	d.join()
+}
+
+// join makes run read what there is of the ranks, and waits for its end. d may be nil.
+func (d *drainer) join() {
 	if d != nil && d.started {
 		d.stop()
 		<-d.done
@@ -117,7 +129,6 @@ func (d *drainer) run() {
 		select {
 		case <-d.stops:
 			for _, s := range d.spools {
-				s.ended.Store(true)
 				s.drain()
 				s.flush()
 				if s.err != nil {
@@ -156,10 +167,16 @@ func (s *spool) drain() (fill float64) {
 	// A rank may run several programs, one after the other. Each of them begins a new record.
 	if t := s.reader.Times(); t.Monotonic != s.begun.Monotonic || t.Wall != s.begun.Wall {
 		s.begun = t
-		s.reader.Restart()
+		from := time.Duration(0)
+		if s.late {
+			s.reader.Skip()
+			s.late, from = false, max(record.Monotonic()-t.Monotonic, 0)
+		} else {
+			s.reader.Restart()
+		}
 		s.ops, s.comms = [256]string{}, [256]string{}
 		if s.err == nil {
-			s.enc.Begin(t)
+			s.enc.Begin(t, from)
 			s.flush() // at once: the other ranks may fill the disk
 		}
 	}

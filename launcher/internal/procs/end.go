@@ -62,6 +62,7 @@ func (c *Manager) recordExit(i, pid, fd int, st status) {
 	c.endControl(i)
 	rk.exited, rk.status = true, st
 	c.drainer.rankEnded(i)
+	c.captured.drainer.rankEnded(i)
 	c.stopAsking(i)
 	c.ended++
 	c.markEnded(i)
@@ -396,6 +397,7 @@ func (c *Manager) finish() {
 		c.output.abandon()
 	}
 	c.stateAt = time.Now().Add(stateDelay)
+	c.endCapture()
 	go func() { // ends when output.loop and drainer.run have ended; Close does not wait for it
 		c.drainer.wait()
 		<-c.output.done
@@ -437,6 +439,8 @@ func (c *Manager) release() {
 	c.wake.Close()
 	closeFiles(c.mem)
 	c.drainer.wait()
+	c.endCapture()
+	c.captured.drainer.join()
 	c.records.close()
 	c.cfg.shared.free(c.reserved)
 	c.endClaims()

@@ -29,6 +29,7 @@ type Host struct {
 
 	inspection  gathering[proto.Inspected] // the answers to Inspect
 	measurement gathering[record.Figures]  // the answers to Measure
+	captured    gathering[struct{}]        // the answers to Capture
 }
 
 // gathering collects the answers of the Managers to a question of gorun, which expects one answer of
@@ -126,6 +127,10 @@ func (h *Host) Do(m proto.Message) {
 		h.cfg.shared.files.fetch(m, h.cfg.Emit)
 	case proto.AskTime:
 		h.cfg.Emit(proto.Time{Index: m.Index, Now: record.Monotonic()})
+	case proto.Capture:
+		h.cfg.shared.files.forget(m.File)
+		h.captured.begin(m.File, h.groups)
+		h.toAll(m)
 	case proto.Inspect:
 		h.inspection.begin(m.N, h.groups)
 		h.toAll(m)
@@ -182,10 +187,11 @@ func (h *Host) drop(group int) {
 		h.closing.Go(c.Close) // ends when the Manager has freed what it uses; Host.Close waits for it
 		h.inspected(h.inspection.n, group)
 		h.measured(h.measurement.n, group, nil)
+		h.complete(h.captured.n, group)
 	}
 }
 
-// emit takes a message from the Manager of a group. It joins the answers to Inspect and to Measure,
+// emit takes a message from the Manager of a group. It joins the answers to Inspect, Measure and Capture,
 // because gorun expects one of each host.
 func (h *Host) emit(group int, m proto.Message) {
 	h.mu.Lock()
@@ -196,6 +202,9 @@ func (h *Host) emit(group int, m proto.Message) {
 		return
 	case proto.Measured:
 		h.measured(m.N, group, m.Figures)
+		return
+	case proto.Captured:
+		h.complete(m.File, group)
 		return
 	case proto.State:
 		if h.groups[group] == nil {
@@ -228,6 +237,13 @@ func (h *Host) inspected(n, group int, parts ...proto.Inspected) {
 func (h *Host) measured(n, group int, figures []record.Figures) {
 	if all, ok := h.measurement.answered(n, group, figures); ok {
 		h.cfg.Emit(proto.Measured{N: n, Index: h.cfg.Index, Figures: all})
+	}
+}
+
+// complete does the same for Capture.
+func (h *Host) complete(file, group int) {
+	if _, ok := h.captured.answered(file, group, nil); ok {
+		h.cfg.Emit(proto.Captured{File: file, Index: h.cfg.Index})
 	}
 }
 

@@ -39,7 +39,9 @@ type answers struct {
 	state *wire.RankState // the rank's answer to the current Inspect; nil: it has not answered
 	asked bool            // the rank was asked and has not answered yet
 
-	stacks int // N of the last Inspect that asked the rank for its stacks; 0: none, or the rank has sent them
+	profile *os.File // where the profile of the Capture under way is kept; nil: the rank makes none
+	room    int      // number of bytes that the rank may still send for it
+	stacks  int      // N of the last Inspect that asked the rank for its stacks; 0: none, or the rank has sent them
 }
 
 // inspect handles Inspect: it asks the ranks that answer inspections for their states, and for
@@ -113,6 +115,10 @@ func (c *Manager) answered(i int, number uint32, kind byte, body []byte) {
 		a.ready = true
 		return
 	}
+	if kind == wire.InspectProfile {
+		c.profiled(i, number, body)
+		return
+	}
 	if kind == wire.InspectStacks {
 		if a.stacks > 0 && number == uint32(a.stacks) {
 			m := proto.Stacks{N: a.stacks, Rank: c.plan.Ranks[i].Rank, Data: bytes.Clone(body)}
@@ -150,6 +156,7 @@ func (c *Manager) closeAnswers(i int) {
 		a.fd, a.in = -1, nil
 	}
 	c.stopAsking(i)
+	c.endProfile(i)
 }
 
 // inspected emits Inspected, once for each Inspect, if all ranks that were asked have answered or

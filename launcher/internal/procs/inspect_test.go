@@ -25,12 +25,13 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(append(wire.AppendInspect(nil, number-1, wire.InspectState, []byte("{}")), state[:20]...), uint8(3))
 	f.Add(wire.AppendInspect(nil, number, wire.InspectState, []byte("[")), uint8(3))
 	f.Add(append(stacks, stacks...), uint8(255))
+	f.Add(append(wire.AppendInspect(nil, proto.FirstCapture, wire.InspectProfile, []byte("piece")), wire.AppendInspect(nil, proto.FirstCapture, wire.InspectProfile, nil)...), uint8(3))
 	f.Add([]byte{7, 0, 0, 0, 255, 255, 255, 255, 2}, uint8(0))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		require.NoError(t, err)
 		defer unix.Close(fds[1])
-		answered, stacks := 0, 0
+		answered, stacks, kept := 0, 0, 0
 		c := &Manager{phase: phaseRunning, plan: proto.Plan{Ranks: []proto.Rank{{Rank: 5}}}, ranks: make([]rank, 1)}
 		c.poller, err = sys.NewPoller()
 		require.NoError(t, err)
@@ -41,6 +42,8 @@ func FuzzAnswer(f *testing.F) {
 				answered++
 				require.Equal(t, []int{5}, m.Groups[0].Ranks)
 				require.True(t, (m.Groups[0].State == nil) == (m.Groups[0].Process != ""))
+			case proto.Captured:
+				kept++
 			case proto.Stacks:
 				stacks++
 				require.Equal(t, number, m.N)
@@ -48,7 +51,13 @@ func FuzzAnswer(f *testing.F) {
 			}
 		}
 		c.ranks[0].pid = os.Getpid()
-		c.ranks[0].answers = answers{fd: fds[0], asked: true, stacks: number}
+		c.cfg.shared = new(shared)
+		defer c.cfg.shared.files.close()
+		c.captured = captured{Capture: proto.Capture{File: proto.FirstCapture, Kind: "heap"}, left: 1}
+		file, err := c.cfg.shared.files.capture(5, c.captured.Capture)
+		require.NoError(t, err)
+		const room = 100
+		c.ranks[0].answers = answers{fd: fds[0], asked: true, stacks: number, profile: file, room: room}
 		c.inspection = inspection{Inspect: proto.Inspect{N: number, Stacks: true}, on: true, until: time.Now().Add(time.Hour), awaits: 1}
 		for len(b) > 0 && c.ranks[0].answers.fd >= 0 {
 			n := min(len(b), 1+int(cut))
@@ -61,6 +70,11 @@ func FuzzAnswer(f *testing.F) {
 		c.closeAnswers(0)
 		require.Equal(t, 1, answered)
 		require.LessOrEqual(t, stacks, 1)
+		require.Equal(t, 1, kept)
+		require.Nil(t, c.ranks[0].answers.profile)
+		st, err := file.Stat()
+		require.NoError(t, err)
+		require.LessOrEqual(t, st.Size(), int64(room))
 	})
 }
 

@@ -25,7 +25,7 @@ type Config struct {
 	Host  string // name of this host, for the tags of output lines
 
 	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request, Spawn,
-	// Stacks, Inspected, Measured, Aborted, Exited, StdinCredit, Ended, Part and Time. It must not block. Several
+	// Stacks, Inspected, Measured, Captured, Aborted, Exited, StdinCredit, Ended, Part and Time. It must not block. Several
 	// goroutines may call it at the same time.
 	Emit func(proto.Message)
 
@@ -134,6 +134,7 @@ type Manager struct {
 	outputStarted bool // output.loop has been started
 	closing       bool // Close was called: end when no rank runs
 	inspection    inspection
+	captured      captured
 	orphans       map[int]bool // by pid: descendants of ranks that have become children of this process
 	cgroup        *cgroup
 }
@@ -291,7 +292,7 @@ func (c *Manager) control() {
 // timeout returns the time until the next deadline, in milliseconds.
 func (c *Manager) timeout() int {
 	next := c.reapAt
-	for _, t := range []time.Time{c.termCheckAt, c.killAt, c.stuckAt, c.stateAt, c.inspection.until} {
+	for _, t := range []time.Time{c.termCheckAt, c.killAt, c.stuckAt, c.stateAt, c.inspection.until, c.captured.until} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -316,6 +317,9 @@ func (c *Manager) timers() {
 	}
 	if c.inspection.on && !now.Before(c.inspection.until) {
 		c.inspected()
+	}
+	if until := c.captured.until; !until.IsZero() && !now.Before(until) {
+		c.endCapture()
 	}
 	if !now.Before(c.reapAt) {
 		c.reapAt = now.Add(reapEvery)
@@ -387,6 +391,8 @@ func (c *Manager) act(m any) {
 		}
 	case proto.Inspect:
 		c.inspect(m)
+	case proto.Capture:
+		c.capture(m)
 	case proto.Measure:
 		c.cfg.Emit(proto.Measured{N: m.N, Index: c.cfg.Index, Figures: c.measure(m)})
 	case proto.Signal:
@@ -401,6 +407,8 @@ func (c *Manager) act(m any) {
 		}
 	case drained:
 		c.emitEnded()
+	case spooled:
+		c.spooled(m)
 	case proto.Bye:
 		c.closing = true
 		if c.phase == phaseRunning {

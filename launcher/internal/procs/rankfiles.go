@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rankFiles are the files that ranks fill and gorun reads after their end: see package proto. They
+// rankFiles are the files that ranks or this process fill and gorun reads: see package proto. They
 // have no names, so the system removes them when this process and the ranks have closed them.
 //
 //	Manager.open ── make ──► files ──► rank writes
 //	Host.Do ── fetch ──► queue ──► serve: reads files ──► Config.Emit
 //
-// The host fills some files itself; see drainer.
+// The host fills some files itself; see drainer and capture.
 //
 // A goroutine of its own, serve, reads the files, because a disk may be slow.
 type rankFiles struct {
@@ -33,7 +33,7 @@ type rankFiles struct {
 // rankFile identifies a file.
 type rankFile struct {
 	rank int // number in the job
-	file int // index in Prepare.RankFiles
+	file int // index in Prepare.RankFiles, or Capture.File
 }
 
 // make makes the files of a rank, in the order of want. The caller does not close them.
@@ -44,17 +44,55 @@ func (s *rankFiles) make(rank int, want []proto.RankFile) (list []*os.File, err 
 		return nil, os.ErrClosed
 	}
 	for i, w := range want {
-		f, err := unnamedFile("weft-"+w.Name, w.Large)
+		f, err := s.add(rankFile{rank, i}, w)
 		if err != nil {
-			return nil, fmt.Errorf("file for %s: %w", w.Name, err)
+			return nil, err
 		}
-		if s.files == nil {
-			s.files = make(map[rankFile]*os.File)
-		}
-		s.files[rankFile{rank, i}] = f
 		list = append(list, f)
 	}
 	return list, nil
+}
+
+// add makes a file. The caller holds mu.
+func (s *rankFiles) add(key rankFile, w proto.RankFile) (*os.File, error) {
+	f, err := unnamedFile("weft-"+w.Name, w.Large)
+	if err != nil {
+		return nil, fmt.Errorf("file for %s: %w", w.Name, err)
+	}
+	if s.files == nil {
+		s.files = make(map[rankFile]*os.File)
+	}
+	s.files[key] = f
+	return f, nil
+}
+
+// capture makes the file of a rank for a Capture. The caller does not close it. If gorun has read or forgotten
+// the file before, a write to it fails.
+func (s *rankFiles) capture(rank int, m proto.Capture) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, os.ErrClosed
+	}
+	return s.add(rankFile{rank, m.File}, proto.RankFile{Name: m.Kind, Large: m.Kind == proto.CaptureTrace})
+}
+
+// forget closes the files of all Captures whose number is not file.
+func (s *rankFiles) forget(file int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.files {
+		if key.file >= proto.FirstCapture && key.file != file {
+			s.drop(key)
+		}
+	}
+}
+
+// drop closes a file, if there is one. The caller holds mu.
+func (s *rankFiles) drop(key rankFile) {
+	closeFiles(s.files[key])
+	delete(s.files, key)
+	delete(s.rests, key)
 }
 
 // unnamedFile makes an empty file without a name: in memory or, if it may be large or the system has no such
@@ -108,10 +146,8 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 		p := part(f, rest, m)
 		if len(p.Data) < proto.MaxPart || p.Failed {
 			s.mu.Lock()
-			delete(s.files, key)
-			delete(s.rests, key)
+			s.drop(key)
 			s.mu.Unlock()
-			closeFiles(f)
 		}
 		emit(p)
 	}
@@ -121,6 +157,9 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 func (s *rankFiles) setRest(rank, file int, b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.files[rankFile{rank, file}] == nil {
+		return // the file could not be made, or gorun has forgotten it
+	}
 	if s.rests == nil {
 		s.rests = make(map[rankFile][]byte)
 	}

@@ -84,6 +84,8 @@ func (Fetch) kind() Kind        { return KindFetch }
 func (Part) kind() Kind         { return KindPart }
 func (AskTime) kind() Kind      { return KindAskTime }
 func (Time) kind() Kind         { return KindTime }
+func (Capture) kind() Kind      { return KindCapture }
+func (Captured) kind() Kind     { return KindCaptured }
 
 // Append appends the frame of a message to dst and returns the result. If the message is longer
 // than MaxBody allows, or is a FilePart whose Hash has the wrong length, Append returns dst
@@ -221,6 +223,10 @@ func Parse(kind Kind, body []byte) (Message, error) {
 		return decode[AskTime](kind, body)
 	case KindTime:
 		return decode[Time](kind, body)
+	case KindCapture:
+		return decode[Capture](kind, body)
+	case KindCaptured:
+		return decode[Captured](kind, body)
 	case KindInspect:
 		return decode[Inspect](kind, body)
 	case KindInspected:

@@ -15,7 +15,7 @@ import (
 )
 
 // kinds is one more than the number of the last Kind.
-const kinds = int(KindTime) + 1
+const kinds = int(KindCaptured) + 1
 
 // empty holds the zero message of each kind, by Kind; nil for 0, which is no Kind.
 var empty = [kinds]Message{
@@ -27,6 +27,7 @@ var empty = [kinds]Message{
 	KindLog: Log{}, KindEnd: End{}, KindEnded: Ended{}, KindBye: Bye{}, KindFileCredit: FileCredit{},
 	KindInspect: Inspect{}, KindStacks: Stacks{}, KindInspected: Inspected{}, KindSpawn: Spawn{}, KindDismiss: Dismiss{},
 	KindMeasure: Measure{}, KindMeasured: Measured{}, KindFetch: Fetch{}, KindPart: Part{}, KindAskTime: AskTime{}, KindTime: Time{},
+	KindCapture: Capture{}, KindCaptured: Captured{},
 }
 
 // full returns a message of each kind in which every field is set.

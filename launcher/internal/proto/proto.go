@@ -26,6 +26,8 @@
 //	Inspected      │ ◄──────────────────── │  what the ranks of a host do
 //	Measure        │ ────────────────────► │  what have the ranks done so far?
 //	Measured       │ ◄──────────────────── │  figures of the ranks of a host
+//	Capture        │ ────────────────────► │  keep what the ranks do for a while
+//	Captured       │ ◄──────────────────── │  it is kept, for Fetch
 //	Request, Spawn │ ◄──────────────────── │  a PMI-1 request that only gorun can answer
 //	Reply          │ ────────────────────► │
 //	Output         │ ◄──────────────────── │  at most Window bytes ahead of Credit
@@ -42,7 +44,7 @@
 //	               │                       │
 //	End            │ ────────────────────► │  end the ranks of the subtree
 //	Ended          │ ◄──────────────────── │  all ranks have ended, and all their output was sent
-//	Fetch          │ ────────────────────► │  which bytes has a rank that has ended written to a file?
+//	Fetch          │ ────────────────────► │  which bytes are in a file of a rank?
 //	Part           │ ◄──────────────────── │  these bytes
 //	AskTime        │ ────────────────────► │  what does the host's monotonic clock show?
 //	Time           │ ◄──────────────────── │
@@ -78,6 +80,9 @@
 // than gorun has asked for: gorun bounds the number of its requests without an answer, and an agent
 // ends the link to a child that sends a Part that nobody has asked for. The size of the files does not
 // matter.
+//
+// While the ranks run, gorun can make the hosts fill further files (Capture): with what the ranks record for a
+// while, or with profiles that the ranks make. gorun reads them in the same way.
 //
 // If the stream to a child ends before Bye was sent down on it, the child's subtree is lost. An
 // agent that loses its parent kills its ranks and ends.
@@ -143,6 +148,8 @@ const (
 	KindPart
 	KindAskTime
 	KindTime
+	KindCapture
+	KindCaptured
 )
 
 const (
@@ -484,6 +491,27 @@ type Measured struct {
 	Figures []record.Figures `json:"figures,omitempty"`
 }
 
+// Capture makes every host fill a file for each rank that runs. A host answers with Captured. It forgets the files
+// of earlier Captures.
+type Capture struct {
+	File int      `json:"file"` // number of the files, for Fetch: FirstCapture or more, and higher than that of each earlier Capture
+	Kind string   `json:"kind"` // CaptureTrace, or a kind of profile (wire.ProfileKinds)
+	Time Duration `json:"time"` // how long the hosts or the ranks record; 0 for a profile that counts since the start of the rank
+}
+
+// Captured answers Capture for one host: the files are complete.
+type Captured struct {
+	File  int `json:"file"`  // Capture.File
+	Index int `json:"index"` // index of the host
+}
+
+const (
+	// FirstCapture is the number of the files of the first Capture.
+	FirstCapture = 1 << 16
+	// CaptureTrace is the kind of a Capture for a trace: the files have what the ranks record (package trace).
+	CaptureTrace = "trace"
+)
+
 // Stacks holds the stacks of all goroutines of a rank. It arrives before the Inspected of the
 // rank's host, unless the rank takes too long to answer.
 type Stacks struct {
@@ -710,12 +738,12 @@ type Tail struct {
 	Lines []string `json:"lines"`
 }
 
-// Fetch asks a host for bytes of a file that a rank has written: at most MaxPart bytes from Offset on.
-// All ranks of the rank's group on the host have ended.
+// Fetch asks a host for bytes of a file of a rank: at most MaxPart bytes from Offset on. If the file is one of
+// Prepare.RankFiles, all ranks of the rank's group on the host have ended.
 type Fetch struct {
 	Index  int   `json:"index"` // index of the host
 	Rank   int   `json:"rank"`
-	File   int   `json:"file"` // index in Prepare.RankFiles
+	File   int   `json:"file"` // index in Prepare.RankFiles, or Capture.File
 	Offset int64 `json:"offset"`
 }
 

@@ -66,8 +66,9 @@ type rate struct {
 	value  int64 // the latest value that was written
 }
 
-// begin begins a record. It reports whether its times can be: a record begins when the one before has ended.
-func (v *converter) begin(t record.Times) bool {
+// begin begins a record, of which there are events from the time from on. It reports whether its times can be:
+// a record begins when the one before has ended.
+func (v *converter) begin(t record.Times, from time.Duration) bool {
 	v.flush() // what there is of the record before
 	args := []arg{{name: "host", text: v.r.Host}, {name: "pid", num: int64(v.r.PID)},
 		{name: "begun", text: t.Wall.UTC().Format(time.RFC3339Nano)}}
@@ -79,7 +80,7 @@ func (v *converter) begin(t record.Times) bool {
 	v.count = [2]map[int32]int64{make(map[int32]int64), make(map[int32]int64)}
 	if v.records++; v.records == 1 {
 		v.begun = t.Monotonic
-		v.released = v.at(0)
+		v.released = v.at(from)
 		v.sink.rank(&v.r)
 	} else {
 		v.shift = t.Monotonic - v.begun
@@ -89,7 +90,11 @@ func (v *converter) begin(t record.Times) bool {
 		v.ops, v.comms = [256]string{}, [256]string{}
 		v.released = max(v.released, v.at(v.shift))
 	}
-	v.sink.note(v.released, "Init", args)
+	what := "Init"
+	if from > 0 {
+		what = "the trace begins"
+	}
+	v.sink.note(v.released, what, args)
 	return true
 }
 

@@ -75,7 +75,7 @@ func checkChrome(t *testing.T, b []byte) []chromeEvent {
 func convert(t *testing.T, events ...record.Event) (list []chromeEvent) {
 	t.Helper()
 	var e Encoder
-	e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour})
+	e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour}, 0)
 	for op, name := range []string{3: "Send", 4: "Recv", 5: "Wait", 6: "Allreduce", 7: "Sendrecv"} {
 		e.Op(record.Op(op), name)
 	}
@@ -182,7 +182,7 @@ func TestPending(t *testing.T) {
 	}
 	events = append(events, call(opSend, 0, 8*maxPending*us, 1)) // would have all messages
 	v := &converter{w: &Writer{ranks: 4}, sink: &chrome{out: newOutput(io.Discard)}, r: Rank{Size: 4}}
-	v.begin(record.Times{})
+	v.begin(record.Times{}, 0)
 	for i := range events {
 		k := itemCall
 		if events[i].Op == record.OpSent {
@@ -231,7 +231,7 @@ func TestFlows(t *testing.T) {
 func TestSecondProgram(t *testing.T) {
 	var e Encoder
 	for i := range 2 {
-		e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour + time.Duration(i)*time.Minute})
+		e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour + time.Duration(i)*time.Minute}, 0)
 		e.Op(opSend, []string{"first", "second"}[i])
 		e.Comm(0, "world")
 		m, c := msg(record.OpSent, 2*us, 1, 1), call(opSend, us, 3*us, 1)
@@ -279,7 +279,7 @@ func TestCounters(t *testing.T) {
 // what is wrong.
 func TestCut(t *testing.T) {
 	var e Encoder
-	e.Begin(record.Times{Wall: time.Unix(1, 0)})
+	e.Begin(record.Times{Wall: time.Unix(1, 0)}, 0)
 	begun := bytes.Clone(e.Bytes())
 	e.Lost(4)
 	v := call(opSend, us, 2*us, 1)
@@ -323,7 +323,7 @@ func TestCut(t *testing.T) {
 // TestFullFile: the error of a write ends the conversion.
 func TestFullFile(t *testing.T) {
 	var e Encoder
-	e.Begin(record.Times{Wall: time.Unix(1, 0)})
+	e.Begin(record.Times{Wall: time.Unix(1, 0)}, 0)
 	for i := range 100000 {
 		v := call(opSend, time.Duration(i)*us, time.Duration(i+1)*us, 1)
 		e.Event(&v)

@@ -104,12 +104,14 @@ func Cut(n uint64, reason string) []byte {
 	return e.buf
 }
 
-// Begin encodes the times of the record whose events follow.
-func (e *Encoder) Begin(t record.Times) {
+// Begin encodes the times of the record whose events follow. from is the time since the beginning of the record
+// from which on there are events.
+func (e *Encoder) Begin(t record.Times, from time.Duration) {
 	e.h = history{}
 	e.buf = append(e.buf, byte(itemBegin))
 	e.buf = binary.AppendVarint(e.buf, t.Wall.UnixNano())
 	e.buf = binary.AppendUvarint(e.buf, uint64(t.Monotonic))
+	e.buf = binary.AppendUvarint(e.buf, uint64(from))
 }
 
 // Op encodes that the operation op has this name from now on.
@@ -216,8 +218,9 @@ func (h *history) nextSeq(k itemKind, peer int32, seq uint32) uint32 {
 // item is what a decoder has read.
 type item struct {
 	kind  itemKind
-	event record.Event // itemSent, itemReceived, itemCall
-	times record.Times // itemBegin
+	event record.Event  // itemSent, itemReceived, itemCall
+	times record.Times  // itemBegin
+	from  time.Duration // itemBegin: see Encoder.Begin
 	// itemOp, itemComm: the number and the name. itemLost: the number of events.
 	number uint64
 	name   string
@@ -249,6 +252,7 @@ func (d *decoder) next(it *item) error {
 		d.h = history{}
 		wall := d.varint()
 		it.times = record.Times{Wall: time.Unix(0, wall), Monotonic: time.Duration(d.uvarint(maxTime))}
+		it.from = time.Duration(d.uvarint(maxTime))
 	case itemOp:
 		it.number = d.uvarint(math.MaxUint8)
 		it.name = d.name()

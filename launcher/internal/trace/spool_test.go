@@ -65,8 +65,8 @@ func TestSpool(t *testing.T) {
 	var e Encoder
 	var want []item
 	times := record.Times{Wall: time.Unix(1<<30, 5), Monotonic: time.Hour}
-	e.Begin(times)
-	want = append(want, item{kind: itemBegin, times: times})
+	e.Begin(times, time.Second)
+	want = append(want, item{kind: itemBegin, times: times, from: time.Second})
 	var last record.Event
 	var text []byte
 	for i := range 20000 {
@@ -128,7 +128,7 @@ func TestSpoolSize(t *testing.T) {
 func FuzzSpool(f *testing.F) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var e Encoder
-	e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour})
+	e.Begin(record.Times{Wall: time.Unix(1, 0), Monotonic: time.Hour}, 0)
 	e.Op(3, "Send")
 	e.Comm(0, "world")
 	var v record.Event

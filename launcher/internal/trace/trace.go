@@ -150,7 +150,7 @@ func (t *Writer) Rank(r Rank, in io.Reader) (res Result, err error) {
 			res.Cut = err
 		case it.kind == itemBegin:
 			res.Begun = true
-			if !v.begin(it.times) {
+			if !v.begin(it.times, it.from) {
 				res.Cut = fmt.Errorf("%w: a record begins before the end of the one before", errSpool)
 			}
 		case it.kind == itemCut:

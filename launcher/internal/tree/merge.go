@@ -271,7 +271,7 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 			return nil
 		}
 		return n.relay(m, msg)
-	case proto.Aborted, proto.Exited, proto.Log, proto.Stacks, proto.Inspected, proto.Measured:
+	case proto.Aborted, proto.Exited, proto.Log, proto.Stacks, proto.Inspected, proto.Measured, proto.Captured:
 		return n.relay(m, msg)
 	default:
 		return fmt.Errorf("%w: %T from a child", proto.ErrFrame, msg)
@@ -280,8 +280,8 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 }
 
 // Limits of the messages that relay passes on. For each host come at most one Lost and a few Logs.
-// Each rank causes at most an Aborted, an Exited, and one Request or Spawn at a time. Each Inspect
-// and each Measure adds to the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
+// Each rank causes at most an Aborted, an Exited, and one Request or Spawn at a time. Each Inspect,
+// Measure and Capture adds to the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
 // that only passes on what comes from below it never exceeds the limit that its parent sets for it.
 const (
 	budgetPerHost = 16
@@ -457,6 +457,8 @@ func (n *Node) check(m *subtree, msg proto.Message) error {
 		for i := range msg.Figures {
 			ok = ok && n.rankOf(msg.Figures[i].Rank) == m
 		}
+	case proto.Captured:
+		ok, at = m.has(msg.Index, 1), stageStarted
 	case proto.Aborted:
 		ok, at = n.rankOf(msg.Rank) == m, stageStarted
 	case proto.Exited:

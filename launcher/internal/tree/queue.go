@@ -20,7 +20,7 @@ import (
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
 //	        each rank and the Inspected of each host; for each Measure the Measured of each
-//	        host; one Part for each Fetch; one Ended and one Bye.
+//	        host; for each Capture the Captured of each host; one Part for each Fetch; one Ended and one Bye.
 
 // frame is a message in a queue. Links that send the same message share the frame and its
 // bytes.
@@ -70,7 +70,7 @@ func (l *link) sendFrame(f *frame) {
 		return
 	}
 	switch m := f.m.(type) {
-	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Measured, proto.Part, proto.Ended:
+	case proto.Output, proto.Stdin, proto.Stacks, proto.Inspected, proto.Measured, proto.Captured, proto.Part, proto.Ended:
 		l.push(f)
 	case proto.FilePart:
 		l.files.add(l.flowControl, len(m.Data))

@@ -66,6 +66,8 @@ func (n *Node) down(m proto.Message) error {
 		return n.ask(m, m.Stacks)
 	case proto.Measure:
 		return n.ask(m, false)
+	case proto.Capture:
+		return n.ask(m, false)
 	case proto.Fetch:
 		return n.fetch(m)
 	case proto.AskTime:

@@ -47,6 +47,8 @@ func (p *Page) routes(name string) *http.ServeMux {
 		p.inspect(r.Context())
 		w.WriteHeader(http.StatusNoContent)
 	})
+	mux.HandleFunc("POST /capture", p.capture)
+	mux.HandleFunc("GET /captured/{number}", p.sendCaptured)
 	return mux
 }
 

@@ -9,12 +9,15 @@
 //
 // A browser that reads slowly misses events and gets the newest ones later. So the memory of a page is
 // bounded, and no browser delays another one or the job.
+//
+// A browser can also take a trace or a profile (capture.go).
 package ui
 
 import (
 	"context"
 	"crypto/rand"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +34,9 @@ type Source interface {
 	Snapshot(ctx context.Context, peers bool) *live.Snapshot
 	// Inspect finds out what the ranks do.
 	Inspect(ctx context.Context) Inspection
+	// Capture records for the time d what the ranks do, and returns a trace or a profile of all ranks. kind is one
+	// of captureKinds. It is called by one goroutine at a time.
+	Capture(ctx context.Context, kind string, d time.Duration) (Captured, error)
 	// Output returns the lines of the ranks' output with the numbers from to next-1. It leaves out
 	// lines that it no longer has.
 	Output(from int) (lines []Line, next int)
@@ -41,6 +47,13 @@ type Inspection struct {
 	Lines     []string `json:"lines"` // as gorun -stacks prints them
 	Late      []Late   `json:"-"`
 	Deadlocks []string `json:"-"` // those of Lines that name deadlocks
+}
+
+// Captured is a trace or a profile.
+type Captured struct {
+	Name  string // of the file in which the user may keep it
+	File  *os.File
+	Lines []string // what it lacks
 }
 
 // Late is a collective in which ranks wait for ranks that have not called it.
@@ -62,11 +75,12 @@ type Line struct {
 
 // The bounds of a page.
 const (
-	maxListeners = 8    // most browsers that get events at the same time
-	matrixEvery  = 5    // updates from one matrix of messages to the next
-	maxMatrix    = 512  // most ranks for which the page shows the matrix of messages
-	maxHistory   = 120  // most points of a curve
-	ranksPerTick = 1000 // with more ranks, the updates are further apart: a second for each so many ranks
+	maxListeners = 8               // most browsers that get events at the same time
+	matrixEvery  = 5               // updates from one matrix of messages to the next
+	maxMatrix    = 512             // most ranks for which the page shows the matrix of messages
+	maxHistory   = 120             // most points of a curve
+	captureTime  = 5 * time.Second // how long a trace or a profile records
+	ranksPerTick = 1000            // with more ranks, the updates are further apart: a second for each so many ranks
 )
 
 // Page is the live page of a job. It is an http.Handler.
@@ -92,11 +106,16 @@ type Page struct {
 	inspection Inspection // the last one
 	inspecting bool       // an inspection because of a stall is under way
 
+	capturing sync.Mutex // held while a trace or a profile is made
+	captured  *Captured  // the last one; nil: there is none
+	captures  int        // number of those that were made
+
 	view // used by loop, and by End after loop has ended
 }
 
 // New returns the page of a job. name is the name of the job. hosts are names of this host that a browser
-// may use, besides addresses and localhost. The caller must call End.
+// may use, besides addresses and localhost. The caller must call End, and Close when no
+// request is under way.
 func New(source Source, name string, hosts ...string) *Page {
 	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h string) bool { return h == "" })
 	p := &Page{
@@ -192,4 +211,11 @@ func (p *Page) End(final *live.Snapshot, text string, failed bool) {
 	}{strings.ToValidUTF8(text, "?"), failed})
 	p.board.over = true
 	p.mu.Unlock()
+}
+
+// Close frees what the page holds. No request is under way.
+func (p *Page) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep(nil)
 }

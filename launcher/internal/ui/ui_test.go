@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +52,24 @@ func (f *fake) Output(from int) ([]Line, int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lines[from:], len(f.lines)
+}
+
+// Capture makes a profile whose text is its kind. If there are no ranks, it fails.
+func (f *fake) Capture(ctx context.Context, kind string, d time.Duration) (Captured, error) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		return Captured{}, ctx.Err()
+	}
+	if len(f.snapshot(false).Ranks) == 0 {
+		return Captured{}, errors.New("no rank runs")
+	}
+	file, err := os.CreateTemp("", "weft-fake-*")
+	if err != nil {
+		return Captured{}, err
+	}
+	_, err = file.WriteString(kind)
+	return Captured{Name: "weft." + kind, File: file, Lines: []string{"no " + kind + " of rank 3"}}, errors.Join(err, os.Remove(file.Name()))
 }
 
 func (f *fake) counts() (snapshots, withPeers, inspections int) {

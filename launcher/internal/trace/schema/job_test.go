@@ -78,7 +78,7 @@ func (j *syntheticJob) trace(t *testing.T, f trace.Format) []byte {
 	w := trace.NewWriter(&b, f, j.ranks, time.Minute, begun)
 	for i, events := range j.events {
 		var e trace.Encoder
-		e.Begin(record.Times{Wall: begun, Monotonic: time.Minute})
+		e.Begin(record.Times{Wall: begun, Monotonic: time.Minute}, 0)
 		e.Op(opSend, "Send")
 		e.Op(opRecv, "Recv")
 		e.Op(opAllreduce, "Allreduce")

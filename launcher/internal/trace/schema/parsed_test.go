@@ -36,9 +36,19 @@ type track struct {
 // sequence holds the interned texts of a sequence of packets.
 type sequence struct{ events, names, texts map[uint64]string }
 
-// check checks the rules of traces: identifiers exist before they are used, the times of a track ascend, each
-// slice has an end, and each flow begins once and ends once.
+// check checks the rules of traces: see checkTracks. Each flow begins once and ends once.
 func (p *parsed) check(t *testing.T) {
+	t.Helper()
+	p.checkTracks(t)
+	for id, f := range p.flows {
+		require.Equal(t, [2]int{1, 1}, [2]int{f.begins, f.ends}, "flow %d: %v", id, f.what)
+		require.Equal(t, f.what[0], f.what[1])
+	}
+}
+
+// checkTracks checks that identifiers exist before they are used, that the times of a track ascend, and that each
+// slice has an end.
+func (p *parsed) checkTracks(t *testing.T) {
 	t.Helper()
 	tracks := make(map[uint64]*track)
 	uuids := make(map[uint64]int) // by id of the track of a process: its pid
@@ -73,10 +83,6 @@ func (p *parsed) check(t *testing.T) {
 		if tr.pid > 0 {
 			p.tracks++
 		}
-	}
-	for id, f := range p.flows {
-		require.Equal(t, [2]int{1, 1}, [2]int{f.begins, f.ends}, "flow %d: %v", id, f.what)
-		require.Equal(t, f.what[0], f.what[1])
 	}
 }
 

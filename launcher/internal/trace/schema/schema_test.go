@@ -3,13 +3,20 @@
 package schema
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/bufbuild/protocompile"
@@ -86,6 +93,71 @@ func TestHeat(t *testing.T) {
 	require.Equal(t, 400, names["NeighborAlltoallView"], names)
 	require.Equal(t, 4, names["Cart"], names)
 	require.Equal(t, 4, names["Finalize"], names)
+}
+
+// TestCaptured takes a trace of a job that runs, as the live page does, and checks the trace. Its first and last
+// messages may have one end only.
+func TestCaptured(t *testing.T) {
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "-C", "../../../..", "build", "-o", dir, "./cmd/gorun", "./examples/heat2d")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	run := exec.Command(filepath.Join(dir, "gorun"), "-n", "4", "-transport", "tcp", "-ui", ":0", filepath.Join(dir, "heat2d"), "-nx", "1500", "-ny", "1500", "-steps", "1000000000")
+	stderr, err := run.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	defer func() {
+		require.NoError(t, run.Process.Signal(syscall.SIGTERM))
+		_, _ = io.Copy(io.Discard, stderr)
+		require.Error(t, run.Wait())
+	}()
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	require.NoError(t, err)
+	_, page, ok := strings.Cut(strings.TrimSpace(line), "gorun: live page at ")
+	require.True(t, ok, line)
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := &http.Client{Jar: jar}
+	body := func(a *http.Response, err error) []byte {
+		require.NoError(t, err)
+		text, err := io.ReadAll(a.Body)
+		require.NoError(t, errors.Join(err, a.Body.Close()))
+		require.Equal(t, http.StatusOK, a.StatusCode, string(text))
+		return text
+	}
+	body(browser.Get(page))
+	at, _, _ := strings.Cut(page, "?")
+	// gorun refuses until the ranks run.
+	var made struct {
+		URL   string
+		Lines []string
+	}
+	for made.URL == "" || len(made.Lines) > 0 {
+		require.NoError(t, t.Context().Err())
+		a, err := browser.Post(at+"capture?kind=trace", "", nil)
+		require.NoError(t, err)
+		text, err := io.ReadAll(a.Body)
+		require.NoError(t, errors.Join(err, a.Body.Close()))
+		if a.StatusCode == http.StatusServiceUnavailable {
+			require.Equal(t, "no rank runs\n", string(text))
+			continue
+		}
+		require.NoError(t, json.Unmarshal(text, &made), string(text))
+	}
+	p := parse(t, body(browser.Get(at+made.URL)))
+	p.checkTracks(t)
+	require.Len(t, p.processes, 4)
+	whole := 0
+	for _, f := range p.flows {
+		require.LessOrEqual(t, f.begins, 1)
+		require.LessOrEqual(t, f.ends, 1)
+		if f.begins == f.ends {
+			require.Equal(t, f.what[0], f.what[1])
+			whole++
+		}
+	}
+	require.Greater(t, whole, 100)
+	require.Less(t, len(p.flows)-whole, whole/2)
 }
 
 // compiled returns the type of traces in the schema.

@@ -15,6 +15,7 @@ let layout = { job: "", hosts: [], names: [] };
 let rates = [];
 let lastMatrix = null;
 let ended = false;
+const captures = document.querySelectorAll("#captures button");
 
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const integer = (n) => Math.round(n).toLocaleString("en-US");
@@ -114,6 +115,7 @@ const handlers = {
     end.className = "notice " + (e.failed ? "bad" : "good");
     end.hidden = false;
     $("inspect").disabled = true;
+    for (const b of captures) b.disabled = true;
   },
 };
 
@@ -157,6 +159,31 @@ $("inspect").addEventListener("click", async () => {
   }
   $("inspect").disabled = ended;
 });
+
+// A trace or a profile: gorun makes it, and then the browser downloads it.
+for (const button of captures) {
+  button.addEventListener("click", async () => {
+    const say = (...parts) => $("captured").replaceChildren(...parts);
+    for (const b of captures) b.disabled = true;
+    say("recording …");
+    try {
+      const answer = await fetch("capture?kind=" + button.value, { method: "POST" });
+      if (answer.ok) {
+        const made = await answer.json();
+        const link = make("a", "", made.name);
+        link.href = made.url;
+        link.download = made.name;
+        say(link, ...(made.lines ?? []).map((l) => "\n" + l));
+        link.click();
+      } else {
+        say("failed: " + (await answer.text()).trim());
+      }
+    } catch {
+      say("gorun does not answer");
+    }
+    for (const b of captures) b.disabled = ended;
+  });
+}
 
 const redraw = () => {
   drawCurves();

@@ -1,0 +1,158 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/weft-hpc/weft/launcher/internal/proto"
+	"github.com/weft-hpc/weft/launcher/internal/trace"
+	"github.com/weft-hpc/weft/launcher/internal/ui"
+)
+
+// A capture is a trace or a profile of a job that runs:
+//
+//	browser ─► pageSource.Capture ── captureRequest ──► run.control ── Capture ──► hosts
+//	           pageSource.Capture ◄── ranks, file ──── run.control ◄── Captured ── hosts
+//	           readCapture ── Fetch ─────────────────────────────────────────────► hosts
+//	           readCapture ◄─ Part ─────────────────────────────────────────────── hosts
+
+// captureRequest asks [run.control] for a capture.
+type captureRequest struct {
+	kind string        // Capture.Kind
+	time time.Duration // Capture.Time
+	// then is called once, by the goroutine that runs [run.control] or that ends the run. It must not block. It gets
+	// the ranks that ran at the beginning, and the number of their files; none: no rank runs.
+	then func(infos []rankInfo, file int)
+}
+
+// capture is a capture under way.
+type capture struct {
+	captureRequest
+	infos  []rankInfo
+	file   int          // Capture.File
+	silent map[int]bool // hosts that have not answered, by index
+}
+
+// captureLimit is how long after its time a capture waits for the hosts. They wait for their ranks for 5 s.
+const captureLimit = 10 * time.Second
+
+// lateCapture is the message of a timer to [run.control]: the time for answers to the Capture with this File is
+// over.
+type lateCapture struct{ file int }
+
+// beginCapture handles a captureRequest. The page makes one at a time.
+func (r *run) beginCapture(q captureRequest) {
+	c := &capture{captureRequest: q, silent: make(map[int]bool)}
+	if r.phase == phaseRunning && r.capturing == nil {
+		c.infos = r.rankInfos(true)
+	}
+	if len(c.infos) == 0 {
+		q.then(nil, 0)
+		return
+	}
+	for i := range c.infos {
+		c.silent[c.infos[i].host] = true
+	}
+	c.file = proto.FirstCapture + r.captures
+	r.captures++
+	r.capturing = c
+	r.node.Do(proto.Capture{File: c.file, Kind: q.kind, Time: q.time})
+	if q.kind == proto.CaptureTrace {
+		r.compareClocks()
+	}
+	late := lateCapture{c.file}
+	time.AfterFunc(q.time+captureLimit, func() { r.mail.post(late) })
+}
+
+// captureWithout ends the wait for the answer of a host to the Capture under way, whose number must be file unless
+// that is 0.
+func (r *run) captureWithout(host, file int) {
+	c := r.capturing
+	if c == nil || file != 0 && file != c.file {
+		return
+	}
+	if delete(c.silent, host); len(c.silent) == 0 {
+		r.endCapture()
+	}
+}
+
+// endCapture answers the request of the capture under way.
+func (r *run) endCapture() {
+	c := r.capturing
+	r.capturing = nil
+	c.then(c.infos, c.file)
+}
+
+var errNoRankRuns = errors.New("no rank runs")
+
+// Capture implements [ui.Source].
+func (p pageSource) Capture(ctx context.Context, kind string, d time.Duration) (c ui.Captured, err error) {
+	r := p.s.current.Load()
+	if r == nil {
+		return c, errNoRankRuns
+	}
+	var infos []rankInfo
+	var file int
+	done := make(chan struct{}) // closed when infos and file are set
+	if !r.mail.post(captureRequest{kind, d, func(i []rankInfo, f int) { infos, file = i, f; close(done) }}) {
+		return c, errNoRankRuns
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return c, context.Cause(ctx)
+	}
+	if len(infos) == 0 {
+		return c, errNoRankRuns
+	}
+	out, err := unnamedFile()
+	if err != nil {
+		return c, err
+	}
+	if c.Lines, err = r.readCapture(ctx, out, kind, infos, file); err != nil {
+		_ = out.Close()
+		return ui.Captured{}, withoutPath(err)
+	}
+	c.File, c.Name = out, fmt.Sprintf("weft-%s.%s.pprof", r.id, kind)
+	if kind == proto.CaptureTrace {
+		c.Name = fmt.Sprintf("weft-%s.pftrace", r.id)
+	}
+	return c, nil
+}
+
+// readCapture reads the files of the ranks, and writes the trace or the profile of all ranks to out. lines say what
+// it lacks.
+func (r *run) readCapture(ctx context.Context, out *os.File, kind string, infos []rankInfo, file int) (lines []string, err error) {
+	var ranks int
+	if kind == proto.CaptureTrace {
+		r.clocks.wait(ctx)
+		ranks, lines, err = r.convertTrace(out, trace.Perfetto, infos, file)
+	} else {
+		lost := make(map[lostProfiles]map[string][]int)
+		ranks, err = r.mergeProfiles(out, infos, file, loseTo(lost, kind))
+		lines = lostLines([]string{kind}, lost)
+	}
+	if err == nil && ranks == 0 {
+		err = errors.New("there is none")
+		if len(lines) > 0 {
+			err = errors.New(lines[0])
+		}
+	}
+	return lines, err
+}
+
+// unnamedFile makes an empty file that the system removes when it is closed.
+func unnamedFile() (*os.File, error) {
+	f, err := os.CreateTemp("", "weft-capture-*")
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, withoutPath(err)
+	}
+	return f, nil
+}
