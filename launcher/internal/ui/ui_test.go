@@ -475,3 +475,26 @@ func TestNotesOfACollectiveThatHasEnded(t *testing.T) {
 	old.Op = "Request.Wait" // the figures do not show nonblocking collectives
 	require.Equal(t, note{"rank 3 has not entered collective 183 of world; the others wait there", "for at least 1m0s"}, notes(old)[0])
 }
+
+// TestMatrixOfGroups: the ranks of a spawned group have the numbers of their own group in their messages.
+func TestMatrixOfGroups(t *testing.T) {
+	s := &live.Snapshot{}
+	for _, name := range []string{"0", "1", "1.0", "1.1", "1.2", "2.0"} {
+		s.Ranks = append(s.Ranks, live.Rank{Name: name})
+	}
+	sends := func(i int, peers ...record.PeerFigures) { s.Ranks[i].Figures = &record.Figures{Peers: peers} }
+	sends(0, record.PeerFigures{Rank: 1, Bytes: 5}, record.PeerFigures{Rank: 2, Bytes: 1 << 40}, record.PeerFigures{Rank: -1, Bytes: 1})
+	sends(3, record.PeerFigures{Rank: 0, Bytes: 7}, record.PeerFigures{Rank: 2, Bytes: 9})
+	sends(5, record.PeerFigures{Rank: 0, Bytes: 1}, record.PeerFigures{Rank: 1, Bytes: 1 << 40})
+	m := matrixOf(s)
+	require.Equal(t, "0 to 1, 1.0 to 1.2, 2.0", m.Names)
+	require.Equal(t, "rank 1.1 to rank 1.2", m.Most)
+	require.EqualValues(t, 9, m.Max)
+	var cells []int
+	for i, c := range m.Cells {
+		if c > 0 {
+			cells = append(cells, i)
+		}
+	}
+	require.Equal(t, []int{0*6 + 1, 3*6 + 2, 3*6 + 4, 5*6 + 5}, cells)
+}

@@ -63,6 +63,7 @@ type note struct {
 // matrix is the event with the bytes that ranks have sent to each other.
 type matrix struct {
 	Ranks int    `json:"ranks"`
+	Names string `json:"names"` // of the ranks, such as "0 to 7, 1.0 to 1.3"
 	Block int    `json:"block"` // each cell stands for so many ranks in each direction
 	Size  int    `json:"size"`  // cells in each direction
 	Cells []byte `json:"-"`
@@ -180,37 +181,48 @@ func classOf(r *live.Rank) int {
 // for several.
 const maxCells = 128
 
-// matrixOf returns the messages between the ranks with which the job has started.
+// matrixOf returns the messages between the ranks of each group.
 func matrixOf(s *live.Snapshot) *matrix {
-	m := &matrix{Block: 1}
+	m := &matrix{Block: 1, Ranks: len(s.Ranks)}
+	first := make([]int, len(s.Ranks)) // by rank: the first rank of its group
+	var names []string                 // of the ranks of each group
 	for i := range s.Ranks {
-		if !strings.Contains(s.Ranks[i].Name, ".") { // not a spawned rank
-			m.Ranks++
+		if first[i] = i; i > 0 && groupOf(s.Ranks[i].Name) == groupOf(s.Ranks[i-1].Name) {
+			first[i] = first[i-1]
+		}
+		if i == len(s.Ranks)-1 || groupOf(s.Ranks[i].Name) != groupOf(s.Ranks[i+1].Name) {
+			name := s.Ranks[first[i]].Name
+			if first[i] < i {
+				name += " to " + s.Ranks[i].Name
+			}
+			names = append(names, name)
 		}
 	}
+	m.Names = strings.Join(names, ", ")
 	m.Block = max(1, (m.Ranks+maxCells-1)/maxCells)
 	m.Size = (m.Ranks + m.Block - 1) / m.Block
 	bytes := make([]uint64, m.Size*m.Size)
 	most, from, to := uint64(0), 0, 0
-	for i := range s.Ranks[:m.Ranks] {
+	for i := range s.Ranks {
 		f := s.Ranks[i].Figures
 		if f == nil {
 			continue
 		}
 		for _, p := range f.Peers {
-			if p.Rank < 0 || p.Rank >= m.Ranks {
+			peer := first[i] + p.Rank
+			if p.Rank < 0 || peer >= m.Ranks || first[peer] != first[i] {
 				continue
 			}
-			cell := &bytes[i/m.Block*m.Size+p.Rank/m.Block]
+			cell := &bytes[i/m.Block*m.Size+peer/m.Block]
 			*cell += p.Bytes
 			m.Max = max(m.Max, *cell)
 			if p.Bytes > most {
-				most, from, to = p.Bytes, i, p.Rank
+				most, from, to = p.Bytes, i, peer
 			}
 		}
 	}
 	if most > 0 {
-		m.Most = fmt.Sprintf("rank %d to rank %d", from, to)
+		m.Most = fmt.Sprintf("rank %s to rank %s", s.Ranks[from].Name, s.Ranks[to].Name)
 	}
 	m.Cells = make([]byte, len(bytes))
 	for i, b := range bytes {
@@ -220,6 +232,15 @@ func matrixOf(s *live.Snapshot) *matrix {
 	}
 	m.Text = base64.StdEncoding.EncodeToString(m.Cells)
 	return m
+}
+
+// groupOf returns the group of a rank with this name: "" of "3", "1" of "1.3".
+func groupOf(name string) string {
+	group, _, spawned := strings.Cut(name, ".")
+	if !spawned {
+		return ""
+	}
+	return group
 }
 
 // age returns a time for a user.

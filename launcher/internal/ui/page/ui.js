@@ -50,7 +50,7 @@ function drawMatrix() {
   matrix($("matrix"), m);
   const cell = m.block > 1 ? ` Each cell is ${m.block} by ${m.block} ranks.` : "";
   const most = ` Most: ${m.most}; the strongest cell is ${size(m.max)}.`;
-  setText($("matrix-text"), `Row: sender, column: receiver, ranks 0 to ${m.ranks - 1}.${cell}${most}`);
+  setText($("matrix-text"), `Row: sender, column: receiver, ranks ${m.names}.${cell}${most}`);
 }
 
 const handlers = {
