@@ -3,13 +3,18 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -194,4 +199,85 @@ func TestProfileOfAnEndedJob(t *testing.T) {
 	require.Equal(t, 128+int(syscall.SIGTERM), code, errs)
 	require.Contains(t, errs, "gorun: no profile of ranks 0-1: gorun ended it\n")
 	require.Empty(t, profilesIn(t, dir))
+}
+
+// TestCapture takes profiles of a job that runs, by its page. A rank that is stopped has none, and the answer says
+// so.
+func TestCapture(t *testing.T) {
+	j, at := startWithPage(t, 2, "pingpong")
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	browser := &http.Client{Jar: jar}
+	answer := func(a *http.Response, err error) (int, string) {
+		require.NoError(t, err)
+		text, err := io.ReadAll(a.Body)
+		require.NoError(t, err)
+		require.NoError(t, a.Body.Close())
+		return a.StatusCode, string(text)
+	}
+	code, _ := answer(browser.Get(at[1] + at[2]))
+	require.Equal(t, http.StatusOK, code)
+	// take takes a profile and returns it, and which ranks have none. Until all ranks run, there is no profile, or it
+	// lacks some.
+	take := func(kind string, lines ...string) *profile.Profile {
+		for {
+			require.NoError(t, t.Context().Err())
+			code, text := answer(browser.Post(at[1]+"/capture?kind="+kind, "", nil))
+			if code == http.StatusServiceUnavailable {
+				continue
+			}
+			require.Equal(t, http.StatusOK, code, text)
+			var made struct {
+				Name, URL string
+				Lines     []string
+			}
+			require.NoError(t, json.Unmarshal([]byte(text), &made))
+			if len(made.Lines) > len(lines) {
+				continue
+			}
+			require.Equal(t, lines, made.Lines)
+			require.Regexp(t, `^weft-[0-9a-f]{16}\.`+kind+`\.pprof$`, made.Name)
+			code, text = answer(browser.Get(at[1] + "/" + made.URL))
+			require.Equal(t, http.StatusOK, code)
+			p, err := profile.ParseData([]byte(text))
+			require.NoError(t, err)
+			return p
+		}
+	}
+	both := []string{"0", "1"}
+	require.Equal(t, both, names(ranksIn(take("goroutine"), "main.main")))
+	require.Equal(t, both, names(ranksIn(take("cpu"), "main.main")))
+	take("heap")
+	var rank1 int
+	for _, pid := range childrenOf(t, j.cmd.Process.Pid) {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		require.NoError(t, err)
+		if strings.Contains("\x00"+string(env), "\x00PMI_RANK=1\x00") {
+			rank1 = pid
+		}
+	}
+	require.NoError(t, syscall.Kill(rank1, syscall.SIGSTOP))
+	require.Equal(t, both[:1], names(ranksIn(take("goroutine", "no profile of rank 1: it has not answered in time"), "main.main")))
+	require.NoError(t, syscall.Kill(rank1, syscall.SIGCONT))
+	require.Equal(t, both, names(ranksIn(take("goroutine"), "main.main")))
+	require.NoError(t, j.cmd.Process.Signal(syscall.SIGTERM))
+	code, _ = j.end(t)
+	require.Equal(t, 143, code)
+}
+
+// childrenOf returns the children of the main thread of a process, and those of its other threads.
+func childrenOf(t *testing.T, pid int) (list []int) {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	require.NoError(t, err)
+	for _, f := range threads {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		for _, word := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(word)
+			require.NoError(t, err)
+			list = append(list, n)
+		}
+	}
+	return list
 }

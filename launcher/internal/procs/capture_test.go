@@ -150,14 +150,16 @@ func TestCaptureProfiles(t *testing.T) {
 func TestCaptureTrace(t *testing.T) {
 	c, _, emitted := capturing(t, 3)
 	c.job.Card.Size = 3
-	var err error
-	c.records, err = openRecords(3, 3, false, false)
-	require.NoError(t, err)
-	t.Cleanup(c.records.close)
+	part := record.Size(3, drainBits)
+	c.records = &records{bits: drainBits, mem: make([]byte, 3*part)}
+	for i := range 3 {
+		rd, err := record.NewReader(c.records.mem[i*part:][:part], 3, drainBits)
+		require.NoError(t, err)
+		c.records.readers = append(c.records.readers, rd)
+	}
 	var recorders []*record.Recorder
-	part := record.Size(3, c.records.bits)
 	for i := range 2 { // rank 2 has not called Init
-		r, err := record.New(c.records.mem[i*part:][:part], i, 3, c.records.bits)
+		r, err := record.New(c.records.mem[i*part:][:part], i, 3, drainBits)
 		require.NoError(t, err)
 		recorders = append(recorders, r)
 	}
