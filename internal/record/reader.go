@@ -248,7 +248,8 @@ func (r *Reader) Last(n int, ended bool) (messages, calls []Event) {
 // program has begun a new record in the rank.
 func (r *Reader) Restart() { r.next = [2]uint64{} }
 
-// Skip makes Read begin with the events that follow.
+// Skip makes Read leave out the events recorded so far, except for the last ones, which the rank has not published
+// yet.
 func (r *Reader) Skip() {
 	for k := range r.next {
 		r.next[k] = word(r.mem, r.counters[k][0]).Load()

@@ -226,6 +226,9 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 		ring: newRing(mem, rings, ringBits, messagesHeadAt, messagesTailAt), base: r.base, detail: r.detail,
 		now: word(mem, nowAt), peers: mem[peersAt:rings], classes: mem[classesAt : classesAt+classesSize],
 	}
+	// The level must be known before the first message leaves: see Exact. The first event reads the clock.
+	r.Messages.renew()
+	r.Messages.readAt = 0
 	r.calls = callRing{newRing(mem, rings+eventSize<<ringBits, ringBits, callsHeadAt, callsTailAt), word(mem, callsTailAt)}
 	word(mem, readyAt).Store(1)
 	return r, nil

@@ -315,3 +315,21 @@ func FuzzReader(f *testing.F) {
 		rd.LastText(func(int) string { return "rank" })
 	})
 }
+
+// TestExactAtOnce: a recorder whose level was set before it began must know that before its first event, because the
+// engine records a message with exact times before it leaves.
+func TestExactAtOnce(t *testing.T) {
+	for _, detail := range []bool{true, false} {
+		mem := make([]byte, Size(2, MinBits))
+		rd, err := NewReader(mem, 2, MinBits)
+		require.NoError(t, err)
+		rd.SetDetail(detail)
+		r, err := New(mem, 0, 2, MinBits)
+		require.NoError(t, err)
+		require.Equal(t, detail, r.Messages.Exact())
+		before := r.Clock()
+		r.Messages.Sent(0, 1, 0, 8, Eager, 1)
+		r.Messages.Idle()
+		rd.Read(false, func(e Event) { require.GreaterOrEqual(t, e.Start, before) })
+	}
+}
