@@ -24,7 +24,7 @@ type captureRequest struct {
 	kind string        // Capture.Kind
 	time time.Duration // Capture.Time
 	// then is called once, by the goroutine that runs [run.control] or that ends the run. It must not block. It gets
-	// the ranks that ran at the beginning, and the number of their files; none: no rank runs.
+	// the ranks that ran at the beginning, and the number of their files. An empty list means that no rank runs.
 	then func(infos []rankInfo, file int)
 }
 
@@ -36,7 +36,8 @@ type capture struct {
 	silent map[int]bool // hosts that have not answered, by index
 }
 
-// captureLimit is how long after its time a capture waits for the hosts. They wait for their ranks for 5 s.
+// captureLimit is how long after its time a capture waits for the hosts. For a profile, these wait for their ranks
+// for 5 s.
 const captureLimit = 10 * time.Second
 
 // lateCapture is the message of a timer to [run.control]: the time for answers to the Capture with this File is
@@ -46,7 +47,7 @@ type lateCapture struct{ file int }
 // beginCapture handles a captureRequest. The page makes one at a time.
 func (r *run) beginCapture(q captureRequest) {
 	c := &capture{captureRequest: q, silent: make(map[int]bool)}
-	if r.phase == phaseRunning && r.capturing == nil {
+	if r.phase == phaseRunning {
 		c.infos = r.rankInfos(true)
 	}
 	if len(c.infos) == 0 {
@@ -67,11 +68,17 @@ func (r *run) beginCapture(q captureRequest) {
 	time.AfterFunc(q.time+captureLimit, func() { r.mail.post(late) })
 }
 
-// captureWithout ends the wait for the answer of a host to the Capture under way, whose number must be file unless
-// that is 0.
-func (r *run) captureWithout(host, file int) {
+// captured handles Captured, the answer of a host.
+func (r *run) captured(m proto.Captured) {
+	if r.capturing != nil && r.capturing.file == m.File {
+		r.captureWithout(m.Index)
+	}
+}
+
+// captureWithout ends the wait for the answer of a host, which has answered or is lost.
+func (r *run) captureWithout(host int) {
 	c := r.capturing
-	if c == nil || file != 0 && file != c.file {
+	if c == nil {
 		return
 	}
 	if delete(c.silent, host); len(c.silent) == 0 {
@@ -83,6 +90,9 @@ func (r *run) captureWithout(host, file int) {
 func (r *run) endCapture() {
 	c := r.capturing
 	r.capturing = nil
+	if c.kind == proto.CaptureTrace {
+		r.compareClocks()
+	}
 	c.then(c.infos, c.file)
 }
 
@@ -124,7 +134,7 @@ func (p pageSource) Capture(ctx context.Context, kind string, d time.Duration) (
 }
 
 // readCapture reads the files of the ranks, and writes the trace or the profile of all ranks to out. lines say what
-// it lacks.
+// the result lacks.
 func (r *run) readCapture(ctx context.Context, out *os.File, kind string, infos []rankInfo, file int) (lines []string, err error) {
 	var ranks int
 	if kind == proto.CaptureTrace {

@@ -357,7 +357,7 @@ func (r *run) hostsLost(m proto.Lost) {
 		}
 		h.state, h.cause = hostLost, m.Cause
 		r.measureWithout(i)
-		r.captureWithout(i, 0)
+		r.captureWithout(i)
 		// A restart leaves out only this host, because those below it in the tree may still work.
 		if i == first {
 			r.lost[h.Name] = m.Cause

@@ -8,15 +8,16 @@ import (
 	"github.com/weft-hpc/weft/launcher/internal/trace"
 )
 
-// rankInfo is what gorun says about a rank in a trace or a profile. Any goroutine may use it.
+// rankInfo is what gorun says about a rank in a trace or a profile. It does not refer to the run, so goroutines other
+// than that of [run.control] may use it.
 type rankInfo struct {
 	trace.Rank        // without the clock
 	host       int    // index of the host
 	group      int    // number of the group
 	label      string // name of the rank, such as "3", or "1.3" for rank 3 of group 1
 	app        string // name of the program; "": all ranks have the same
-	nothing    string // why the rank has left nothing, if it has left nothing
-	cut        string // why it has left a part only, if so
+	nothing    string // reason to report if the rank's file is empty
+	cut        string // reason to report if the file is not complete
 }
 
 // rankInfos returns the ranks that have been started or, with running, those of them that have not ended.
@@ -32,7 +33,7 @@ func (r *run) rankInfos(running bool) (list []rankInfo) {
 			host: k.host, group: g.id, label: r.nameOfRank(i), nothing: r.noProfile(i, false), cut: r.noProfile(i, true),
 		}
 		if running {
-			info.cut = "it has not answered in time"
+			info.cut = "it has ended, or has not answered in time"
 		}
 		if len(r.job.Apps) > 1 || len(r.groups) > 1 {
 			info.app = filepath.Base(r.programOf(i).program)

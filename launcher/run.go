@@ -474,7 +474,7 @@ func (r *run) handle(m any) {
 	case captureRequest:
 		r.beginCapture(m)
 	case proto.Captured:
-		r.captureWithout(m.Index, m.File)
+		r.captured(m)
 	case lateCapture:
 		if r.capturing != nil && r.capturing.file == m.file {
 			r.endCapture()

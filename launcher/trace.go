@@ -201,7 +201,7 @@ type lostEvents struct {
 // convertTrace reads the spools of the ranks, which are their files with this number, and writes the trace to w. It
 // returns the number of ranks in the trace, and lines about what is missing. The error is that of writing.
 func (r *run) convertTrace(w io.Writer, f trace.Format, infos []rankInfo, file int) (traced int, lines []string, err error) {
-	most := 0 // the highest number of a rank, and one
+	most := 0 // one more than the highest number of a rank
 	for i := range infos {
 		most = max(most, infos[i].First+infos[i].Size)
 	}

@@ -257,7 +257,7 @@ func TestCapture(t *testing.T) {
 		}
 	}
 	require.NoError(t, syscall.Kill(rank1, syscall.SIGSTOP))
-	require.Equal(t, both[:1], names(ranksIn(take("goroutine", "no profile of rank 1: it has not answered in time"), "main.main")))
+	require.Equal(t, both[:1], names(ranksIn(take("goroutine", "no profile of rank 1: it has ended, or has not answered in time"), "main.main")))
 	require.NoError(t, syscall.Kill(rank1, syscall.SIGCONT))
 	require.Equal(t, both, names(ranksIn(take("goroutine"), "main.main")))
 	require.NoError(t, j.cmd.Process.Signal(syscall.SIGTERM))

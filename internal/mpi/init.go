@@ -187,7 +187,8 @@ func releaseWorld() {
 // It returns the world communicator.
 func start(ctx context.Context, s *Setup) (*Comm, error) {
 	w := s.World
-	failures, inspector, profiler := w.Failures, inspect.Start(w.Inspect, profile.Take), profile.Start(w.Files)
+	failures, profiler := w.Failures, profile.Start(w.Files)
+	inspector := inspect.Start(w.Inspect, profile.Take)
 	w.Failures, w.Inspect = nil, nil
 	defer func() {
 		profiler.Close()     // nil unless start failed before the job owned the profiler

@@ -33,7 +33,7 @@ import (
 //
 // Requests for profiles have numbers of their own. The rank answers each with the frames of AppendProfile, whose
 // bytes it puts into as many frames of kind InspectProfile as it likes, and then with one that has an empty
-// body. Other frames may come between them. The rank makes one profile at a time.
+// body. Other frames may come between them. A request ends the profile of the one before.
 const (
 	// From the rank: it answers requests from now on. The body is empty.
 	InspectReady = 1
@@ -151,7 +151,7 @@ func AppendInspect(dst []byte, number uint32, kind byte, body []byte) []byte {
 }
 
 // AppendProfileRequest appends to dst the body of a request for a profile of a kind in ProfileKinds. d is how long
-// the rank profiles; profiles that count since the start of the rank ignore it.
+// the rank makes a CPU profile; profiles of other kinds take no time.
 func AppendProfileRequest(dst []byte, kind string, d time.Duration) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(d)), kind...)
 }

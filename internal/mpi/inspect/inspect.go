@@ -40,11 +40,11 @@ type Inspector struct {
 	rank atomic.Pointer[Rank] // the rank to report; nil until Attach
 	done chan struct{}        // closed when the goroutine has ended, or if there is none
 
-	profile   Profile
-	writing   sync.Mutex     // held while a frame is written
-	stop      chan struct{}  // closed by Stop
-	profiling atomic.Bool    // a profile is under way
-	profiles  sync.WaitGroup // goroutines that make profiles
+	profile  Profile
+	writing  sync.Mutex     // held while a frame is written
+	making   sync.Mutex     // held while a profile is made
+	last     chan struct{}  // closed when the last profile should end; only loop uses it, and Stop after that
+	profiles sync.WaitGroup // goroutines that make profiles
 }
 
 // Profile makes a profile of a kind in wire.ProfileKinds, and returns its frames (wire.AppendProfile). A profile that
@@ -93,9 +93,9 @@ const (
 )
 
 // Start starts an inspector that reads requests from file and writes answers to it. The inspector
-// closes file. If file is nil, the inspector does nothing. It makes profiles by profile.
+// closes file. If file is nil, the inspector does nothing. The inspector calls profile to make profiles.
 func Start(file *os.File, profile Profile) *Inspector {
-	in := &Inspector{file: file, profile: profile, done: make(chan struct{}), stop: make(chan struct{})}
+	in := &Inspector{file: file, profile: profile, done: make(chan struct{})}
 	if file == nil {
 		close(in.done)
 		return in
@@ -113,11 +113,13 @@ func (in *Inspector) Attach(r *Rank) { in.rank.Store(r) }
 
 // Stop ends the inspector's goroutines and waits for them. gorun does not get a profile that is under way.
 func (in *Inspector) Stop() {
-	close(in.stop)
 	if in.file != nil {
 		_ = in.file.Close()
 	}
 	<-in.done
+	if in.last != nil {
+		close(in.last)
+	}
 	in.profiles.Wait()
 }
 
@@ -162,7 +164,7 @@ func (in *Inspector) loop(ready error) {
 	}
 }
 
-// write writes frames, and reports whether that went well.
+// write reports whether it could write the frames.
 func (in *Inspector) write(frames []byte) bool {
 	in.writing.Lock()
 	defer in.writing.Unlock()
@@ -184,13 +186,16 @@ func (in *Inspector) takeProfile(requests io.Reader, number, n uint32) bool {
 	if err != nil {
 		return false
 	}
-	first := in.profiling.CompareAndSwap(false, true)
+	// gorun makes a request when it does not wait for the answer to an earlier one any more.
+	if in.last != nil {
+		close(in.last)
+	}
+	stop := make(chan struct{})
+	in.last = stop
 	in.profiles.Go(func() { // ends with the profile, or soon after Stop
-		answer := wire.AppendProfile(nil, wire.ProfileFailed, []byte("it makes another profile"))
-		if first {
-			answer = in.profile(kind, d, in.stop)
-			in.profiling.Store(false)
-		}
+		in.making.Lock()
+		answer := in.profile(kind, d, stop)
+		in.making.Unlock()
 		for piece := range slices.Chunk(answer, wire.InspectMaxPiece) {
 			if !in.write(wire.AppendInspect(nil, number, wire.InspectProfile, piece)) {
 				return

@@ -91,7 +91,7 @@ func (p *Profiler) Resume() {
 		_ = k.write(wire.ProfileBegun, nil)
 		if k.name == "cpu" {
 			k.cpu = new(bytes.Buffer)
-			if k.err = startCPU(k.cpu); k.err != nil {
+			if k.err = pprof.StartCPUProfile(k.cpu); k.err != nil {
 				k.cpu = nil
 			}
 		}
@@ -123,7 +123,7 @@ func (p *Profiler) stop() {
 			k.finish(k.cpu, nil)
 			k.cpu = nil
 		default:
-			k.finish(nil, k.err)
+			k.finish(nil, fmt.Errorf("its program makes a CPU profile itself: %w", k.err))
 		}
 	}
 }
@@ -150,7 +150,7 @@ func (k *kind) snapshot() {
 	k.finish(b, err)
 }
 
-// count returns a profile of a kind that counts from the beginning of the process.
+// count returns a profile of a kind that counts from the beginning of the process, or shows one moment.
 func count(name string) (*bytes.Buffer, error) {
 	if name == "heap" {
 		runtime.GC() // the profile shows the heap as the last garbage collection has left it
@@ -167,27 +167,20 @@ func Take(name string, d time.Duration, stop <-chan struct{}) []byte {
 	var err error
 	if name == "cpu" {
 		b = new(bytes.Buffer)
-		if err = startCPU(b); err == nil {
+		if err = pprof.StartCPUProfile(b); err == nil {
 			select {
 			case <-time.After(d):
 			case <-stop:
 			}
 			pprof.StopCPUProfile()
+		} else {
+			err = fmt.Errorf("its program, or gorun -profile, makes a CPU profile: %w", err)
 		}
 	} else {
 		b, err = count(name)
 	}
 	frame, body := last(b, err)
 	return wire.AppendProfile(wire.AppendProfile(nil, wire.ProfileBegun, nil), frame, body)
-}
-
-// startCPU starts a CPU profile.
-func startCPU(b *bytes.Buffer) error {
-	err := pprof.StartCPUProfile(b)
-	if err != nil {
-		err = fmt.Errorf("its program makes a CPU profile itself: %w", err)
-	}
-	return err
 }
 
 // last returns the last frame of a profile: the profile in b or, if err is not nil or the profile is too long, the

@@ -149,7 +149,7 @@ func TestTake(t *testing.T) {
 	kind, body := take("cpu", time.Hour, nil)
 	pprof.StopCPUProfile()
 	require.EqualValues(t, wire.ProfileFailed, kind)
-	require.Equal(t, "its program makes a CPU profile itself: cpu profiling already in use", body)
+	require.Equal(t, "its program, or gorun -profile, makes a CPU profile: cpu profiling already in use", body)
 	stop := make(chan struct{})
 	close(stop)
 	kind, _ = take("cpu", time.Hour, stop)

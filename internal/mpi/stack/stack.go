@@ -176,12 +176,12 @@ func (g *Goroutine) Program() (f Frame, ok bool) {
 	return Frame{}, false
 }
 
-// Own reports whether the goroutine is one of weft or of package os/signal: the innermost of its
-// functions that are not in the standard library is weft's, or one of its functions is in
-// os/signal.
+// Own reports whether the goroutine is one of weft, or of package os/signal or runtime/pprof: the innermost
+// of its functions that are not in the standard library is weft's, or one of its functions is in one of
+// these packages.
 func (g *Goroutine) Own() bool {
 	for _, f := range g.frames {
-		if f.ours() || strings.HasPrefix(f.function, "os/signal.") {
+		if f.ours() || strings.HasPrefix(f.function, "os/signal.") || strings.HasPrefix(f.function, "runtime/pprof.") {
 			return true
 		}
 		if !f.standard() {

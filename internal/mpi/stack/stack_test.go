@@ -22,6 +22,7 @@ func TestGoroutinesOfWeft(t *testing.T) {
 		"an operation":               {[]string{"time.Sleep", "main.add", weft + "internal/coll.Reduce", weft + "internal/mpi.(*link).run"}, true, false},
 		"of the standard library":    {[]string{"internal/poll.(*FD).Read", "net/http.(*conn).serve"}, false, false},
 		"for signals":                {[]string{"os/signal.signal_recv", "os/signal.loop"}, false, true},
+		"CPU profile":                {[]string{"time.Sleep", "runtime/pprof.profileWriter"}, false, true},
 	} {
 		text := "goroutine 7 [sleep]:\n"
 		for _, f := range test.functions {

@@ -23,10 +23,13 @@ type captured struct {
 // captureLimit is how long after the time of a profile the Manager waits for the answers of the ranks.
 const captureLimit = 5 * time.Second
 
+// captureMax is the largest number of bytes of a rank's events. A message and its call take about 12.
+const captureMax = 256 << 20
+
 // spooled is the message that the drainer of a Capture has ended.
 type spooled struct{ file int }
 
-// capture handles Capture. If the data of a rank cannot be kept, its file is empty, or there is none.
+// capture handles Capture. If the Manager cannot keep the data of a rank, the rank's file is empty or says why.
 func (c *Manager) capture(m proto.Capture) {
 	c.endCapture()
 	c.captured.drainer.join()
@@ -59,7 +62,7 @@ func (c *Manager) captureTrace() {
 	}
 	d := newDrainer(&c.cfg.shared.files, c.captured.File)
 	for i, rd := range readers {
-		s := &spool{rank: c.plan.Ranks[i].Rank, ranks: c.job.Card.Size, reader: rd, late: rd.Begun()}
+		s := &spool{rank: c.plan.Ranks[i].Rank, ranks: c.job.Card.Size, reader: rd, late: rd.Begun(), limit: captureMax}
 		f, err := c.cfg.shared.files.capture(s.rank, c.captured.Capture)
 		if s.out = f; err != nil {
 			s.err = err
@@ -91,15 +94,26 @@ func (c *Manager) captureProfiles() {
 	question := wire.AppendInspect(nil, uint32(m.File), wire.InspectProfile, wire.AppendProfileRequest(nil, m.Kind, m.Time))
 	begun := wire.AppendProfile(nil, wire.ProfileBegun, nil)
 	for i := range c.ranks {
-		f, err := c.cfg.shared.files.capture(c.plan.Ranks[i].Rank, m)
-		if err != nil {
-			continue
-		}
-		a := &c.ranks[i].answers
-		if a.ready && a.fd >= 0 && !c.ranks[i].exited && send(a.fd, question) == len(question) {
+		rank, a := c.plan.Ranks[i].Rank, &c.ranks[i].answers
+		f, err := c.cfg.shared.files.capture(rank, m)
+		reason := ""
+		switch {
+		case err != nil:
+			reason = reasonOf(err)
+		case c.ranks[i].exited:
+			reason = "it has ended"
+		case !a.ready: // not a weft program, or before Init
+		case a.fd < 0:
+			reason = "it has called Finalize"
+		case send(a.fd, question) != len(question):
+			reason = "it does not read what gorun asks"
+		default:
 			_, _ = f.Write(begun) // without more, gorun sees that the rank has not answered
 			a.profile, a.room = f, wire.InspectMaxProfile
 			c.captured.left++
+		}
+		if reason != "" {
+			c.cfg.shared.files.setRest(rank, m.File, wire.AppendProfile(nil, wire.ProfileFailed, []byte(reason)))
 		}
 	}
 }
@@ -119,7 +133,7 @@ func (c *Manager) profiled(i int, number uint32, piece []byte) {
 	c.endProfile(i)
 }
 
-// endProfile says that the profile of local rank i is complete, or that no more of it comes.
+// endProfile records that the profile of local rank i is complete, or that no more of it comes.
 func (c *Manager) endProfile(i int) {
 	a := &c.ranks[i].answers
 	if a.profile != nil {

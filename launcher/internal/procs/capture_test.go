@@ -28,13 +28,16 @@ func TestForgottenFiles(t *testing.T) {
 	require.NoError(t, err)
 	f, err := s.capture(3, proto.Capture{File: first, Kind: "heap"})
 	require.NoError(t, err)
+	s.forget(first)
+	s.setRest(3, first, []byte("rest"))
+	require.Len(t, s.rests, 1)
+	s.forget(second)
 	g, err := s.capture(3, proto.Capture{File: second, Kind: proto.CaptureTrace})
 	require.NoError(t, err)
-	s.setRest(3, first, []byte("rest"))
-	s.forget(second)
 	require.Empty(t, s.rests)
 	s.setRest(3, first, []byte("rest"))
 	require.Empty(t, s.rests)
+	s.ended.Wait()
 	_, err = f.WriteString("profile")
 	require.ErrorIs(t, err, os.ErrClosed)
 	for _, f := range []*os.File{kept[0], g} {
@@ -92,10 +95,12 @@ func (c *Manager) fetch(t *testing.T, rank, file int) (data, failed string) {
 // TestCaptureProfiles: ranks that answer whole, in part, not at all, with another number, too much, or that do not
 // take requests.
 func TestCaptureProfiles(t *testing.T) {
-	c, ends, emitted := capturing(t, 7)
+	c, ends, emitted := capturing(t, 8)
 	m := proto.Capture{File: proto.FirstCapture + 5, Kind: "cpu", Time: time.Second}
 	c.ranks[5].answers.ready = false
 	c.ranks[6].exited = true
+	c.closeAnswers(7)
+	c.cfg.shared.files.forget(m.File)
 	before := time.Now()
 	c.act(m)
 	require.WithinRange(t, c.captured.until, before.Add(time.Second+captureLimit), time.Now().Add(time.Second+captureLimit))
@@ -137,8 +142,11 @@ func TestCaptureProfiles(t *testing.T) {
 	c.timers()
 	require.True(t, c.captured.until.IsZero())
 	require.Equal(t, []proto.Message{proto.Captured{File: m.File}}, *emitted)
+	failed := func(reason string) string {
+		return string(wire.AppendProfile(nil, wire.ProfileFailed, []byte(reason)))
+	}
 	begun := string(wire.AppendProfile(nil, wire.ProfileBegun, nil))
-	for i, want := range []string{begun + "one, two", begun + "half", begun, begun, begun + strings.Repeat("x", proto.MaxPart-len(begun)), "", ""} {
+	for i, want := range []string{begun + "one, two", begun + "half", begun, begun, begun + strings.Repeat("x", proto.MaxPart-len(begun)), "", failed("it has ended"), failed("it has called Finalize")} {
 		data, failed := c.fetch(t, 10+i, m.File)
 		require.Empty(t, failed)
 		require.True(t, want == data, "rank %d: %d bytes", i, len(data))
@@ -174,6 +182,7 @@ func TestCaptureTrace(t *testing.T) {
 	// The race detector sees what the drainer does while a rank writes. So the ranks write when it has ended.
 	first.join()
 	for i, r := range recorders {
+		r.Messages.Idle() // without it, the first messages with detail may have the time of an earlier one
 		d.send(i, 7, r.Op("Within", false))
 		r.Messages.Idle()
 	}

@@ -2,6 +2,7 @@ package procs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -24,7 +25,7 @@ type drainer struct {
 	files  *rankFiles
 	file   int // number of the spools in rankFiles
 	spools []*spool
-	stop   func()        // makes run return when it has read what there is of all ranks
+	stop   func()        // makes run read the events recorded so far, and return
 	stops  chan struct{} // closed by stop
 	done   chan struct{} // closed when run has ended
 
@@ -38,13 +39,15 @@ type spool struct {
 	reader *record.Reader
 	ended  atomic.Bool // the rank has ended: no more events come
 	late   bool        // the spool begins now, and not with the rank's record; drain resets it
+	limit  int64       // most bytes of the file; 0: there is no limit
 
 	// Only drainer.run uses the following fields.
 	out       spoolFile
 	size      int64 // bytes of whole items in out
 	enc       trace.Encoder
-	begun     record.Times // of the record that is read; zero: Encoder.Begin was not called
-	drained   bool         // all events of the rank that has ended are read
+	begun     record.Times  // of the record that is read; zero: Encoder.Begin was not called
+	from      time.Duration // events that ended before are left out; since the beginning of the record
+	drained   bool          // all events of the rank that has ended are read
 	ops       [256]string
 	comms     [256]string
 	err       error  // why no more events are written; nil: they are
@@ -113,7 +116,7 @@ func (d *drainer) wait() {
 	d.join()
 }
 
-// join makes run read what there is of the ranks, and waits for its end. d may be nil.
+// join makes run read the events recorded so far, and waits for its end. d may be nil.
 func (d *drainer) join() {
 	if d != nil && d.started {
 		d.stop()
@@ -167,16 +170,16 @@ func (s *spool) drain() (fill float64) {
 	// A rank may run several programs, one after the other. Each of them begins a new record.
 	if t := s.reader.Times(); t.Monotonic != s.begun.Monotonic || t.Wall != s.begun.Wall {
 		s.begun = t
-		from := time.Duration(0)
 		if s.late {
+			s.late, s.from = false, max(record.Monotonic()-t.Monotonic, 0)
 			s.reader.Skip()
-			s.late, from = false, max(record.Monotonic()-t.Monotonic, 0)
 		} else {
+			s.from = 0
 			s.reader.Restart()
 		}
 		s.ops, s.comms = [256]string{}, [256]string{}
 		if s.err == nil {
-			s.enc.Begin(t, from)
+			s.enc.Begin(t, s.from)
 			s.flush() // at once: the other ranks may fill the disk
 		}
 	}
@@ -184,6 +187,9 @@ func (s *spool) drain() (fill float64) {
 	var named [2][256]bool // numbers of operations and communicators whose names have not changed
 	lost := s.reader.Read(ended, func(e record.Event) {
 		n++
+		if e.Start+e.Duration < s.from {
+			return // Skip has left it
+		}
 		if s.err == nil {
 			s.name(&named, &e)
 		}
@@ -239,7 +245,13 @@ func (s *spool) add(e *record.Event) {
 // all later events.
 func (s *spool) flush() {
 	if b := s.enc.Bytes(); s.err == nil && len(b) > 0 {
-		if _, err := s.out.WriteAt(b, s.size); err != nil {
+		err := error(nil)
+		if s.limit > 0 && s.size+int64(len(b)) > s.limit {
+			err = fmt.Errorf("they take more than %d MiB", s.limit>>20)
+		} else {
+			_, err = s.out.WriteAt(b, s.size)
+		}
+		if err != nil {
 			s.err = err
 			s.unwritten = s.enc.Events()
 			// What follows the last whole item is of no use.

@@ -3,12 +3,12 @@ package procs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 
 	"github.com/weft-hpc/weft/internal/sys"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
-	"golang.org/x/sys/unix"
 )
 
 // rankFiles are the files that ranks or this process fill and gorun reads: see package proto. They
@@ -27,7 +27,8 @@ type rankFiles struct {
 	queue   []proto.Fetch       // requests that serve has not taken
 	serving bool                // serve runs
 	closed  bool
-	ended   sync.WaitGroup // serve
+	current int            // Capture.File of the latest Capture; 0: there was none
+	ended   sync.WaitGroup // serve, and goroutines that close files
 }
 
 // rankFile identifies a file.
@@ -77,23 +78,31 @@ func (s *rankFiles) capture(rank int, m proto.Capture) (*os.File, error) {
 	return s.add(rankFile{rank, m.File}, proto.RankFile{Name: m.Kind, Large: m.Kind == proto.CaptureTrace})
 }
 
-// forget closes the files of all Captures whose number is not file.
+// forget closes the files of all Captures whose number is not file. It does not block: to free a large file may take
+// long.
 func (s *rankFiles) forget(file int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.files {
-		if key.file >= proto.FirstCapture && key.file != file {
-			s.drop(key)
+	s.current = file
+	var old []*os.File
+	for key, f := range s.files {
+		if s.isOld(key.file) {
+			old = append(old, f)
+			delete(s.files, key)
 		}
+	}
+	for key := range s.rests {
+		if s.isOld(key.file) {
+			delete(s.rests, key)
+		}
+	}
+	if len(old) > 0 && !s.closed {
+		s.ended.Go(func() { closeFiles(old...) }) // ends when they are closed; close waits for it
 	}
 }
 
-// drop closes a file, if there is one. The caller holds mu.
-func (s *rankFiles) drop(key rankFile) {
-	closeFiles(s.files[key])
-	delete(s.files, key)
-	delete(s.rests, key)
-}
+// isOld reports whether the number is that of an earlier Capture. The caller holds mu.
+func (s *rankFiles) isOld(file int) bool { return file >= proto.FirstCapture && file != s.current }
 
 // unnamedFile makes an empty file without a name: in memory or, if it may be large or the system has no such
 // files, in the directory for temporary files. No child inherits it by itself.
@@ -146,19 +155,21 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 		p := part(f, rest, m)
 		if len(p.Data) < proto.MaxPart || p.Failed {
 			s.mu.Lock()
-			s.drop(key)
+			delete(s.files, key)
+			delete(s.rests, key)
 			s.mu.Unlock()
+			closeFiles(f)
 		}
 		emit(p)
 	}
 }
 
-// setRest sets the bytes that follow those of a file.
+// setRest sets the bytes that follow those of a file. If the file could not be made, they are all.
 func (s *rankFiles) setRest(rank, file int, b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.files[rankFile{rank, file}] == nil {
-		return // the file could not be made, or gorun has forgotten it
+	if s.isOld(file) {
+		return
 	}
 	if s.rests == nil {
 		s.rests = make(map[rankFile][]byte)
@@ -171,19 +182,23 @@ func (s *rankFiles) setRest(rank, file int, b []byte) {
 func part(f *os.File, rest []byte, m proto.Fetch) proto.Part {
 	p := proto.Part{Index: m.Index, Rank: m.Rank, File: m.File}
 	err := errors.New("the file is closed, or never existed")
-	if f != nil {
+	switch {
+	case f != nil:
 		p.Data = make([]byte, proto.MaxPart)
 		var n int
-		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			n, err = unix.Pread(int(f.Fd()), p.Data, m.Offset)
+		if n, err = f.ReadAt(p.Data, m.Offset); errors.Is(err, io.EOF) {
+			err = nil
 		}
-		p.Data = p.Data[:max(n, 0)]
+		p.Data = p.Data[:n]
 		if err == nil && len(rest) > 0 && n < proto.MaxPart {
 			p.Data, err = appendRest(f, p.Data, rest, m.Offset)
 		}
+	case len(rest) > 0:
+		rest = rest[min(max(m.Offset, 0), int64(len(rest))):]
+		p.Data, err = rest[:min(len(rest), proto.MaxPart)], nil
 	}
 	if err != nil {
-		p.Failed, p.Data = true, []byte(err.Error())
+		p.Failed, p.Data = true, []byte(reasonOf(err))
 	}
 	return p
 }

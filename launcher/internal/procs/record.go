@@ -65,8 +65,12 @@ func openRecords(n, size int, detail, traced bool) (*records, error) {
 	return r, nil
 }
 
-// events returns a reader of the events of each rank, for another goroutine than that of readers.
+// events returns a reader of the events of each rank, for another goroutine than that of readers. There are none if
+// r is nil.
 func (r *records) events(size int) (list []*record.Reader, err error) {
+	if r == nil {
+		return nil, nil
+	}
 	part := record.Size(size, r.bits)
 	for i := range r.readers {
 		rd, err := record.NewReader(r.mem[i*part:][:part:part], size, r.bits)

@@ -496,7 +496,7 @@ type Measured struct {
 type Capture struct {
 	File int      `json:"file"` // number of the files, for Fetch: FirstCapture or more, and higher than that of each earlier Capture
 	Kind string   `json:"kind"` // CaptureTrace, or a kind of profile (wire.ProfileKinds)
-	Time Duration `json:"time"` // how long the hosts or the ranks record; 0 for a profile that counts since the start of the rank
+	Time Duration `json:"time"` // how long the hosts or the ranks record; of profiles, only cpu takes time
 }
 
 // Captured answers Capture for one host: the files are complete.

@@ -43,6 +43,9 @@ type converter struct {
 	// first record; shift is the beginning of the current one, and latest the end of the latest event.
 	records       int64
 	shift, latest time.Duration
+	// late means that the spool does not have the beginning of the record; from is the time from which on it has events.
+	late bool
+	from time.Duration
 
 	ops   [256]string
 	comms [256]string // by number; names of communicators with higher numbers are not known
@@ -66,8 +69,8 @@ type rate struct {
 	value  int64 // the latest value that was written
 }
 
-// begin begins a record, of which there are events from the time from on. It reports whether its times can be:
-// a record begins when the one before has ended.
+// begin starts a record. The trace has its events from the time from on, which is since the beginning of the record.
+// begin returns false if the record begins before the end of the one before.
 func (v *converter) begin(t record.Times, from time.Duration) bool {
 	v.flush() // what there is of the record before
 	args := []arg{{name: "host", text: v.r.Host}, {name: "pid", num: int64(v.r.PID)},
@@ -91,9 +94,10 @@ func (v *converter) begin(t record.Times, from time.Duration) bool {
 		v.released = max(v.released, v.at(v.shift))
 	}
 	what := "Init"
-	if from > 0 {
+	if v.late = from > 0; v.late {
 		what = "the trace begins"
 	}
+	v.from = v.shift + from
 	v.sink.note(v.released, what, args)
 	return true
 }
@@ -183,7 +187,7 @@ func (v *converter) writeCall(i int) {
 	}
 	v.pending = v.pending[:kept]
 	t := v.track(e)
-	start := max(e.Start, v.ends[t])
+	start := max(e.Start, v.ends[t], v.from)
 	v.ends[t] = max(start, end(e))
 	from, until := v.at(start), v.at(v.ends[t])
 	last := from // a host may send anything, but times ascend
@@ -309,6 +313,9 @@ func (v *converter) convert(e *record.Event) message {
 		count = (v.records - 1) << recordBits
 	}
 	count += int64(int32((e.Seq-uint32(count))<<(32-seqBits)) >> (32 - seqBits))
+	if v.late { // both ends must find the same number, but do not begin with the same message
+		count = int64(e.Seq)
+	}
 	v.count[way][e.Peer] = count
 	m.flow = (uint64(count)*v.w.ranks+from)*v.w.ranks + to + 1
 
@@ -323,6 +330,9 @@ func (v *converter) convert(e *record.Event) message {
 
 func (v *converter) callArgs(e *record.Event) []arg {
 	args := []arg{{name: "communicator", text: v.commName(e.Comm)}}
+	if e.Start < v.from {
+		args = append(args, arg{name: "ns before the trace", num: int64(v.from - e.Start)})
+	}
 	switch {
 	case e.Peer >= 0:
 		args = append(args, arg{name: "peer", num: int64(e.Peer)})

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -169,6 +171,49 @@ func TestTracks(t *testing.T) {
 		tids[e.TID] = true
 	}
 	require.Len(t, tids, maxTracks)
+}
+
+// TestLate: in a spool that does not begin with the record, a call that began before is cut, and both ends of a message
+// have the same flow, also if they begin with different messages.
+func TestLate(t *testing.T) {
+	var out bytes.Buffer
+	w := NewWriter(&out, Chrome, 4, 0, time.Unix(1, 0))
+	received := msg(record.OpReceived, 140*us, 1, 1<<23)
+	received.Peer = 0
+	for i, events := range [][]record.Event{
+		{call(opSend, 10*us, 120*us, 1), msg(record.OpSent, 110*us, 1, 1<<23-1), msg(record.OpSent, 130*us, 1, 1<<23)},
+		{received},
+	} {
+		var e Encoder
+		e.Begin(record.Times{Wall: time.Unix(1, 0)}, 100*us)
+		e.Op(opSend, "Send")
+		for i := range events {
+			e.Event(&events[i])
+		}
+		res, err := w.Rank(Rank{Number: 2 * i, Size: 4}, bytes.NewReader(e.Bytes()))
+		require.NoError(t, err)
+		require.Equal(t, Result{Begun: true}, res)
+	}
+	require.NoError(t, w.Close())
+	begins := 0
+	flows := make(map[string]string) // by id: the kinds of its ends
+	for _, e := range checkChrome(t, out.Bytes()) {
+		switch {
+		case e.Ph == "s" || e.Ph == "f":
+			flows[e.ID] += e.Ph
+		case e.Name == "Send":
+			require.Equal(t, 100*us, e.start())
+			require.Equal(t, 120*us, e.end())
+			require.Equal(t, json.Number("90000"), e.Args["ns before the trace"])
+		case e.Name == "the trace begins":
+			begins++
+		}
+	}
+	require.Equal(t, 2, begins)
+	kinds := slices.Sorted(maps.Values(flows))
+	require.Len(t, kinds, 2)
+	require.Equal(t, "s", kinds[0])
+	require.Len(t, kinds[1], 2)
 }
 
 // TestPending: a converter holds a bounded number of messages and calls, and writes the others in order.

@@ -104,8 +104,8 @@ func Cut(n uint64, reason string) []byte {
 	return e.buf
 }
 
-// Begin encodes the times of the record whose events follow. from is the time since the beginning of the record
-// from which on there are events.
+// Begin encodes the times of the record whose events follow. The spool has the events from the time from on, which
+// is since the beginning of the record.
 func (e *Encoder) Begin(t record.Times, from time.Duration) {
 	e.h = history{}
 	e.buf = append(e.buf, byte(itemBegin))

@@ -18,8 +18,8 @@ import (
 //
 // The page keeps the last one only.
 
-// captureKinds are the kinds of traces and profiles that the page offers. Those without a time count since the start
-// of the ranks, or show one moment.
+// captureKinds has the kinds of traces and profiles that the page offers, and how long each records. A kind with the
+// time 0 counts since the start of the ranks, or shows one moment.
 var captureKinds = map[string]time.Duration{"trace": captureTime, "cpu": captureTime, "heap": 0, "goroutine": 0}
 
 // capture makes a trace or a profile.
@@ -66,7 +66,9 @@ func (p *Page) keep(c *Captured) {
 	if p.captured != nil {
 		_ = p.captured.File.Close() // a request that reads it fails
 	}
-	p.captured = c
+	if p.captured = c; p.closed && c != nil {
+		_ = c.File.Close()
+	}
 }
 
 // sendCaptured sends the file of the last trace or profile.

@@ -35,7 +35,7 @@ type Source interface {
 	// Inspect finds out what the ranks do.
 	Inspect(ctx context.Context) Inspection
 	// Capture records for the time d what the ranks do, and returns a trace or a profile of all ranks. kind is one
-	// of captureKinds. It is called by one goroutine at a time.
+	// of captureKinds. The page makes one at a time.
 	Capture(ctx context.Context, kind string, d time.Duration) (Captured, error)
 	// Output returns the lines of the ranks' output with the numbers from to next-1. It leaves out
 	// lines that it no longer has.
@@ -53,7 +53,7 @@ type Inspection struct {
 type Captured struct {
 	Name  string // of the file in which the user may keep it
 	File  *os.File
-	Lines []string // what it lacks
+	Lines []string // each says what the trace or profile lacks
 }
 
 // Late is a collective in which ranks wait for ranks that have not called it.
@@ -108,14 +108,14 @@ type Page struct {
 
 	capturing sync.Mutex // held while a trace or a profile is made
 	captured  *Captured  // the last one; nil: there is none
+	closed    bool       // Close was called
 	captures  int        // number of those that were made
 
 	view // used by loop, and by End after loop has ended
 }
 
 // New returns the page of a job. name is the name of the job. hosts are names of this host that a browser
-// may use, besides addresses and localhost. The caller must call End, and Close when no
-// request is under way.
+// may use, besides addresses and localhost. The caller must call End and, after that, Close.
 func New(source Source, name string, hosts ...string) *Page {
 	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h string) bool { return h == "" })
 	p := &Page{
@@ -213,9 +213,10 @@ func (p *Page) End(final *live.Snapshot, text string, failed bool) {
 	p.mu.Unlock()
 }
 
-// Close frees what the page holds. No request is under way.
+// Close frees what the page holds. Requests that are still under way get errors.
 func (p *Page) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keep(nil)
+	p.closed = true
 }
