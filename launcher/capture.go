@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/weft-hpc/weft/launcher/internal/procs"
 	"github.com/weft-hpc/weft/launcher/internal/proto"
 	"github.com/weft-hpc/weft/launcher/internal/trace"
 	"github.com/weft-hpc/weft/launcher/internal/ui"
@@ -118,9 +119,9 @@ func (p pageSource) Capture(ctx context.Context, kind string, d time.Duration) (
 	if len(infos) == 0 {
 		return c, errNoRankRuns
 	}
-	out, err := unnamedFile()
+	out, err := procs.UnnamedFile("weft-capture", true)
 	if err != nil {
-		return c, err
+		return c, withoutPath(err)
 	}
 	if c.Lines, err = r.readCapture(ctx, out, kind, infos, file); err != nil {
 		_ = out.Close()
@@ -152,17 +153,4 @@ func (r *run) readCapture(ctx context.Context, out *os.File, kind string, infos 
 		}
 	}
 	return lines, err
-}
-
-// unnamedFile makes an empty file that the system removes when it is closed.
-func unnamedFile() (*os.File, error) {
-	f, err := os.CreateTemp("", "weft-capture-*")
-	if err != nil {
-		return nil, withoutPath(err)
-	}
-	if err := os.Remove(f.Name()); err != nil {
-		_ = f.Close()
-		return nil, withoutPath(err)
-	}
-	return f, nil
 }

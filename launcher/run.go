@@ -79,10 +79,10 @@ type run struct {
 	reporting      bool             // the line of progress is about the job, and no longer about its start
 	before, latest *live.Snapshot   // the two latest snapshots for the line of progress; nil: there is none
 	measuring      *measurement     // the question for figures under way; nil: none
-	capturing      *capture         // nil: none is under way
-	captures       int              // number of captures that were begun
 	measureQueue   []measureRequest // requests whose measurement has not begun
 	measureSeq     int              // field N of the last Measure message; 0: none was sent
+	capturing      *capture         // the capture under way; nil: none
+	captures       int              // number of captures that were begun
 
 	// outcome is the failure that gorun will report, unless another one replaces it. It is nil
 	// while nothing has failed.

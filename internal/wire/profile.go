@@ -17,7 +17,8 @@ import (
 //
 // A process writes ProfileBegun in Init, and then in Finalize either ProfileData or ProfileFailed. A
 // rank may be several processes of weft, one after the other; each appends its own frames. If the last
-// frame is ProfileBegun, or is cut, the rank has ended without Finalize.
+// frame is ProfileBegun, or is cut, the rank has ended without Finalize. A profile that the launcher asks for while
+// the rank runs (InspectProfile) has the same frames.
 const (
 	// The process profiles from now on. The body is empty.
 	ProfileBegun = 1

@@ -95,6 +95,9 @@ func (c *Manager) captureProfiles() {
 	begun := wire.AppendProfile(nil, wire.ProfileBegun, nil)
 	for i := range c.ranks {
 		rank, a := c.plan.Ranks[i].Rank, &c.ranks[i].answers
+		if !a.ready {
+			c.readAnswer(i) // the rank may just have said that it is
+		}
 		f, err := c.cfg.shared.files.capture(rank, m)
 		reason := ""
 		switch {

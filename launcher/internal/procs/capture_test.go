@@ -98,6 +98,9 @@ func TestCaptureProfiles(t *testing.T) {
 	c, ends, emitted := capturing(t, 8)
 	m := proto.Capture{File: proto.FirstCapture + 5, Kind: "cpu", Time: time.Second}
 	c.ranks[5].answers.ready = false
+	c.ranks[2].answers.ready = false
+	ready := wire.AppendInspect(nil, 0, wire.InspectReady, nil)
+	require.Equal(t, len(ready), send(ends[2], ready)) // not read yet
 	c.ranks[6].exited = true
 	c.closeAnswers(7)
 	c.cfg.shared.files.forget(m.File)

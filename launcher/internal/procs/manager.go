@@ -25,8 +25,8 @@ type Config struct {
 	Host  string // name of this host, for the tags of output lines
 
 	// Emit takes the messages about this host: Prepared, Staged, Started, Fence, State, Request, Spawn,
-	// Stacks, Inspected, Measured, Captured, Aborted, Exited, StdinCredit, Ended, Part and Time. It must not block. Several
-	// goroutines may call it at the same time.
+	// Stacks, Inspected, Measured, Captured, Aborted, Exited, StdinCredit, Ended, Part and Time. It must not
+	// block. Several goroutines may call it at the same time.
 	Emit func(proto.Message)
 
 	// Output takes what the ranks write. One goroutine calls it. The Manager reuses Data after the

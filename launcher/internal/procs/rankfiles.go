@@ -56,7 +56,7 @@ func (s *rankFiles) make(rank int, want []proto.RankFile) (list []*os.File, err 
 
 // add makes a file. The caller holds mu.
 func (s *rankFiles) add(key rankFile, w proto.RankFile) (*os.File, error) {
-	f, err := unnamedFile("weft-"+w.Name, w.Large)
+	f, err := UnnamedFile("weft-"+w.Name, w.Large)
 	if err != nil {
 		return nil, fmt.Errorf("file for %s: %w", w.Name, err)
 	}
@@ -104,9 +104,9 @@ func (s *rankFiles) forget(file int) {
 // isOld reports whether the number is that of an earlier Capture. The caller holds mu.
 func (s *rankFiles) isOld(file int) bool { return file >= proto.FirstCapture && file != s.current }
 
-// unnamedFile makes an empty file without a name: in memory or, if it may be large or the system has no such
+// UnnamedFile makes an empty file without a name: in memory or, if it may be large or the system has no such
 // files, in the directory for temporary files. No child inherits it by itself.
-func unnamedFile(name string, large bool) (*os.File, error) {
+func UnnamedFile(name string, large bool) (*os.File, error) {
 	if !large {
 		f, err := sys.MemoryFile(name)
 		if !errors.Is(err, sys.ErrNoMemoryFiles) {

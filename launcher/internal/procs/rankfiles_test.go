@@ -122,7 +122,7 @@ func TestUnnamedFile(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	for _, large := range []bool{false, true} {
-		f, err := unnamedFile("x", large)
+		f, err := UnnamedFile("x", large)
 		require.NoError(t, err)
 		_, err = f.WriteString("text")
 		require.NoError(t, err)
@@ -142,9 +142,9 @@ func TestUnnamedFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	t.Setenv("TMPDIR", dir+"/missing")
-	_, err = unnamedFile("x", true)
+	_, err = UnnamedFile("x", true)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	f, err := unnamedFile("x", false)
+	f, err := UnnamedFile("x", false)
 	memory, missing := sys.MemoryFile("x")
 	if missing != nil { // then the file is on the disk, too
 		require.ErrorIs(t, missing, sys.ErrNoMemoryFiles)

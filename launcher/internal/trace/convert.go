@@ -308,15 +308,15 @@ func (v *converter) convert(e *record.Event) message {
 	}
 	// The number of the message, of which the record has seqBits bits. Messages can arrive in another
 	// order than that of their numbers.
-	count, ok := v.count[way][e.Peer]
-	if !ok {
-		count = (v.records - 1) << recordBits
+	count := int64(e.Seq) // if the spool is late: both ends must find the same number, but do not begin with the same message
+	if !v.late {
+		var ok bool
+		if count, ok = v.count[way][e.Peer]; !ok {
+			count = (v.records - 1) << recordBits
+		}
+		count += int64(int32((e.Seq-uint32(count))<<(32-seqBits)) >> (32 - seqBits))
+		v.count[way][e.Peer] = count
 	}
-	count += int64(int32((e.Seq-uint32(count))<<(32-seqBits)) >> (32 - seqBits))
-	if v.late { // both ends must find the same number, but do not begin with the same message
-		count = int64(e.Seq)
-	}
-	v.count[way][e.Peer] = count
 	m.flow = (uint64(count)*v.w.ranks+from)*v.w.ranks + to + 1
 
 	number := "tag"

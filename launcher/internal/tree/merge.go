@@ -281,8 +281,9 @@ func (n *Node) fromBelow(m *subtree, msg proto.Message) error {
 
 // Limits of the messages that relay passes on. For each host come at most one Lost and a few Logs.
 // Each rank causes at most an Aborted, an Exited, and one Request or Spawn at a time. Each Inspect,
-// Measure and Capture adds to the limits. The limit of a subtree is the sum of the limits of its hosts and ranks. So a node
-// that only passes on what comes from below it never exceeds the limit that its parent sets for it.
+// Measure and Capture adds to the limits. The limit of a subtree is the sum of the limits of its
+// hosts and ranks. So a node that only passes on what comes from below it never exceeds the limit that
+// its parent sets for it.
 const (
 	budgetPerHost = 16
 	budgetPerRank = 3

@@ -20,7 +20,8 @@ import (
 //	bulk    Output within proto.Window; Stdin within proto.Window; FilePart within
 //	        filesAhead and proto.FileWindow, see files.go; for each Inspect the Stacks of
 //	        each rank and the Inspected of each host; for each Measure the Measured of each
-//	        host; for each Capture the Captured of each host; one Part for each Fetch; one Ended and one Bye.
+//	        host; for each Capture the Captured of each host; one Part for each Fetch;
+//	        one Ended and one Bye.
 
 // frame is a message in a queue. Links that send the same message share the frame and its
 // bytes.
