@@ -51,7 +51,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 	case t.End > 0:
 		f.Elapsed, f.Finalized = t.End, true
 	case ended:
-		f.Elapsed = durationFrom(word(r.mem, nowAt).Load())
+		f.Elapsed = r.latest()
 	default:
 		f.Elapsed = max(now-t.Monotonic, 0)
 	}
@@ -81,4 +81,15 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 		f.Inside = &Inside{Op: cmp.Or(r.OpName(op), "a collective"), Comm: cmp.Or(r.CommName(comm), "a communicator"), Seq: seq}
 	}
 	return f
+}
+
+// latest returns the latest time in the record of a rank that has ended: that of the latest reading of the
+// clock, or the end of a later call.
+func (r *Reader) latest() time.Duration {
+	latest := durationFrom(word(r.mem, nowAt).Load())
+	_, calls := r.Last(64, true)
+	for i := range calls {
+		latest = max(latest, calls[i].Start+calls[i].Duration)
+	}
+	return latest
 }

@@ -248,6 +248,19 @@ func TestDuration(t *testing.T) {
 	require.Zero(t, durationWord(-1))
 }
 
+// TestElapsedOfKilled: the time of a rank that has ended without Finalize contains the time of its last call.
+func TestElapsedOfKilled(t *testing.T) {
+	r, rd := pair(t, 0, 2)
+	r.SetDetail(true)
+	time.Sleep(time.Millisecond)
+	start := r.Clock()
+	time.Sleep(5 * time.Millisecond)
+	r.Call(&Event{Start: start, Op: r.Op("Ssend", false), Peer: 1, Tag: -1}, true)
+	f := rd.Figures(0, false, true)
+	require.Len(t, f.Ops, 1)
+	require.GreaterOrEqual(t, f.Elapsed, f.Ops[0].Time)
+}
+
 // TestLastText: the text names the collective in which the rank is, and the latest calls and messages first.
 func TestLastText(t *testing.T) {
 	name := func(n int) string { return fmt.Sprint("rank ", n) }
