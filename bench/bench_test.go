@@ -66,9 +66,9 @@ func (b *benchmark) briefSizes() string {
 }
 
 // each calls f in a subtest for every benchmark, and for each number of ranks from 1 to 4 that the
-// benchmark permits. args are the first arguments for the function gorun: the program bench, the
+// benchmark permits, or only for the smallest of them if all is false. args are the first arguments for the function gorun: the program bench, the
 // benchmark, and flags that make the run short.
-func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
+func each(t *testing.T, all bool, f func(t *testing.T, b *benchmark, ranks int, args []string)) {
 	for _, b := range benchmarks {
 		for ranks := 1; ranks <= 4; ranks++ {
 			if b.checkRanks(ranks) != nil {
@@ -82,12 +82,16 @@ func each(t *testing.T, f func(t *testing.T, b *benchmark, ranks int, args []str
 				args = append(args, "-sizes", b.briefSizes())
 			}
 			t.Run(fmt.Sprintf("%s/%d", b.name, ranks), func(t *testing.T) { f(t, b, ranks, args) })
+			if !all {
+				break
+			}
 		}
 	}
 }
 
+// TestJSON: every benchmark verifies its data, and prints a line of JSON for each size.
 func TestJSON(t *testing.T) {
-	each(t, func(t *testing.T, b *benchmark, ranks int, args []string) {
+	each(t, true, func(t *testing.T, b *benchmark, ranks int, args []string) {
 		code, out, errs := gorun(t, ranks, append(args, "-json", "-time", "100ms")...)
 		require.Zero(t, code, errs)
 		lines := json.NewDecoder(strings.NewReader(out))
@@ -130,8 +134,9 @@ func TestJSON(t *testing.T) {
 	})
 }
 
+// TestTable: every benchmark prints a table.
 func TestTable(t *testing.T) {
-	each(t, func(t *testing.T, b *benchmark, ranks int, args []string) {
+	each(t, false, func(t *testing.T, b *benchmark, ranks int, args []string) {
 		code, out, errs := gorun(t, ranks, append(args, "-time", "50ms")...)
 		require.Zero(t, code, errs)
 		rows := 1
