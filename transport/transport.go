@@ -113,6 +113,16 @@ type Domain interface {
 	Close() error
 }
 
+// PinningDomain is a Domain that takes long to register memory, because an adapter pins its pages
+// (CapPin). RegisterMemory and MemoryRegion.Close may run concurrently with each other and with all
+// other calls of the domain. After Close of the domain, RegisterMemory returns ErrClosed.
+type PinningDomain interface {
+	// KeptMemory returns a region of buf, as RegisterMemory does, if a registration that the domain
+	// has kept (MayKeep) contains buf; otherwise it returns nil. Neither KeptMemory nor Close of
+	// its result takes long.
+	KeptMemory(buf []byte, access Access) MemoryRegion
+}
+
 // Attr describes a domain and its abilities (struct fi_domain_attr, fi_info).
 type Attr struct {
 	Provider string   // the provider's name
@@ -179,6 +189,7 @@ const (
 	// CapKeyCheck: a read, write or atomic by a key that is not valid, or not valid any more, fails
 	// with ErrKey. The peer and other operations are not affected.
 	CapKeyCheck
+	CapPin // the domain is a PinningDomain
 )
 
 // Has reports whether c has all bits of want.

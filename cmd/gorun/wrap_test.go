@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +46,7 @@ func TestDebug(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "allreduce")
 	out, err := exec.Command("go", "build", "-o", program, "../../examples/allreduce").CombinedOutput()
 	require.NoError(t, err, string(out))
-	cmd := exec.Command(os.Args[0], "-np", "2", "-debug", "1:gdb", program, "-n", "100")
+	cmd := exec.Command(os.Args[0], "-np", "2", "-timeout", "90s", "-debug", "1:gdb", program, "-n", "100")
 	cmd.Env = append(os.Environ(), asGorun+"=1")
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
@@ -53,24 +54,29 @@ func TestDebug(t *testing.T) {
 	cmd.Stdout = &stdout
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // for a test that fails before the job has ended
-	port := ""
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		if _, after, ok := strings.Cut(lines.Text(), "Listening on port "); ok {
-			port = after
-			go func() { // ends with gorun's stderr
-				for lines.Scan() {
-				}
-			}()
-			break
+	ports, rest := make(chan string, 1), make(chan string, 1)
+	go func() { // ends with gorun's stderr
+		var all strings.Builder
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			fmt.Fprintln(&all, lines.Text())
+			if _, after, ok := strings.Cut(lines.Text(), "Listening on port "); ok {
+				ports <- after
+			}
 		}
+		close(ports)
+		rest <- all.String()
+	}()
+	port, ok := <-ports
+	if !ok {
+		t.Fatal("gdbserver does not listen: ", <-rest)
 	}
-	require.NotEmpty(t, port)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	said, err := exec.CommandContext(ctx, "gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-load off",
 		"-ex", "target remote 127.0.0.1:"+port, "-ex", "info threads", "-ex", "continue", program).CombinedOutput()
-	require.NoError(t, err, string(said))
+	text := <-rest
+	require.NoError(t, err, "%s%s", said, text)
 	require.Contains(t, string(said), "exited normally")
-	require.NoError(t, cmd.Wait())
+	require.NoError(t, cmd.Wait(), text)
 	require.Contains(t, stdout.String(), "correct")
 }

@@ -120,25 +120,39 @@ func (e *Engine) mapPages(n int) ([]byte, error) {
 // into Engine.spans.
 func (s *Span) register() error {
 	e := s.e
+	if err := s.registerWith(true); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
-		return errFinalize
+	err := errFinalize
+	if !e.closed {
+		err = s.registerWith(false)
 	}
-	for i := range e.rails {
-		if e.rails[i].rma == nil || s.regions[i] != nil {
+	if err != nil {
+		return errors.Join(err, s.closeRegions(false))
+	}
+	e.spans = slices.Insert(e.spans, e.spansUpTo(s.start), s)
+	return nil
+}
+
+// registerWith registers the span with the rails for which that takes long, if pinned is set, or else
+// with the others.
+func (s *Span) registerWith(pinned bool) error {
+	for i := range s.e.rails {
+		r := &s.e.rails[i]
+		if r.rma == nil || s.regions[i] != nil || (r.pin != nil) != pinned {
 			continue
 		}
-		mr, err := e.rails[i].register(s.mem, allAccess)
+		mr, err := r.register(s.mem, allAccess)
 		if errors.Is(err, transport.ErrAgain) {
 			continue // the transport has no room for a region, so operations register the buffers that they use
 		}
 		if err != nil {
-			return errors.Join(err, s.closeRegionsLocked())
+			return err
 		}
 		s.regions[i] = mr
 	}
-	e.spans = slices.Insert(e.spans, e.spansUpTo(s.start), s)
 	return nil
 }
 
@@ -164,7 +178,7 @@ func (e *Engine) Reap() error {
 		if !s.freed || s.busyLocked() {
 			return false
 		}
-		err = errors.Join(err, s.closeRegionsLocked())
+		err = errors.Join(err, s.closeRegions(false))
 		gone = append(gone, s)
 		return true
 	})
@@ -175,15 +189,16 @@ func (e *Engine) Reap() error {
 	return err
 }
 
-// free frees the memory. The caller does not hold the lock, and has closed all regions of the span
-// except home.
+// free closes the regions for which that takes long, and frees the memory. The caller does not hold the
+// lock, and has called closeRegions(false).
 func (s *Span) free() error {
+	err := s.closeRegions(true)
 	if s.home == nil {
-		return unix.Munmap(s.mem)
+		return errors.Join(err, unix.Munmap(s.mem))
 	}
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	return s.home.Close()
+	return errors.Join(err, s.home.Close())
 }
 
 // busyLocked reports whether Reap must not free the span yet: an operation or a window uses its
@@ -209,10 +224,14 @@ func (s *Span) busyLocked() bool {
 	return false
 }
 
-// closeRegionsLocked closes all regions of the span except home, which free closes.
-func (s *Span) closeRegionsLocked() error {
+// closeRegions closes the regions of the rails for which that takes long, if pinned is set; or else those
+// of the others, except home, which free closes. Then the caller holds the lock.
+func (s *Span) closeRegions(pinned bool) error {
 	var err error
 	for i, mr := range s.regions {
+		if (s.e.rails[i].pin != nil) != pinned {
+			continue
+		}
 		if mr != nil && mr != s.home {
 			err = errors.Join(err, mr.Close())
 		}
@@ -253,12 +272,12 @@ func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr trans
 }
 
 // regionIn is region, where in is the span that contains buf; nil: there is none, or the caller wants a
-// region of its own.
+// region of its own. If the registration takes long, regionIn releases the lock meanwhile.
 func (e *Engine) regionIn(in *Span, to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
 	if in != nil && in.regions[to.index] != nil {
 		return in.regions[to.index], in, nil
 	}
-	mr, err = to.register(buf, access)
+	mr, err = e.registerNow(to, buf, access)
 	return mr, nil, err
 }
 
@@ -286,6 +305,10 @@ func (r *request) dropRegion() error {
 	mr, own := r.region, r.span == nil
 	r.region, r.span = nil, nil
 	if mr == nil || !own {
+		return nil
+	}
+	if r.registered {
+		r.e.closeLater(mr)
 		return nil
 	}
 	return mr.Close()

@@ -282,7 +282,7 @@ func (e *Engine) revoke(comm uint64, err error) {
 	e.stateVersion.Add(1)
 	e.failAll(func(r *request) bool {
 		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight && r.mode != modeLeave &&
-			(r.phase == phasePosted || r.phase == phaseReceiving || r.phase == phasePulling || r.phase == phaseMatched ||
+			(r.phase == phasePosted || r.phase == phaseReceiving || r.phase == phasePulling || r.phase == phaseMatched || r.phase == phaseRegistering ||
 				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply()))
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)

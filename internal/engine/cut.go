@@ -125,7 +125,7 @@ func (e *Engine) returnMessage(r *request, why error) error {
 	u.header, u.source, u.cost = r.header, r.peer, 0
 	u.nodes[0].seq = r.node.seq
 	switch {
-	case r.phase == phaseReading && !r.inflight:
+	case r.phase == phaseReading && !r.inflight, r.phase == phaseRegistering:
 		e.drop(r, why)
 		e.restore(u)
 		return why

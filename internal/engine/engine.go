@@ -141,6 +141,7 @@ type rail struct {
 	// Nil: Send keeps no message back; otherwise Send may keep small messages, at most until the next
 	// Read of CQ.
 	batch transport.BatchEndpoint
+	pin   transport.PinningDomain // nil: to register memory does not take long; see registrar.go
 	flush transport.FlushEndpoint // nil: a message for which Send has returned done has left
 	attr  transport.Attr          // what Domain.Attr has returned
 	eager int                     // maximum number of bytes of data in an eager message
@@ -168,6 +169,7 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 		batch:      extension[transport.BatchEndpoint](a, transport.CapBatch, given.Endpoint),
 		flush:      extension[transport.FlushEndpoint](a, transport.CapFlush, given.Endpoint),
 		shared:     extension[transport.SharedMemoryDomain](a, transport.CapSharedMemory, given.Domain),
+		pin:        extension[transport.PinningDomain](a, transport.CapPin, given.Domain),
 	}
 	if a.Caps.Has(transport.CapRead) && r.rma == nil || a.Caps.Has(transport.CapAtomic) && r.atomic == nil ||
 		a.Caps.Has(transport.CapConnect) && r.connect == nil {
@@ -402,6 +404,7 @@ type Engine struct {
 	kick          chan struct{}
 	goroutines    sync.WaitGroup // counts the background goroutine
 	failureReader sync.WaitGroup // counts the goroutine of failureLoop
+	registrar     registrar      // registers memory without the lock
 	workers       workers        // goroutines that run the functions of Engine.Go
 }
 
@@ -600,7 +603,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	e.failureReader.Wait()
 	e.mu.Lock()
 	for _, s := range e.spans {
-		err = errors.Join(err, s.closeRegionsLocked())
+		err = errors.Join(err, s.closeRegions(false), s.closeRegions(true))
 	}
 	e.mu.Unlock()
 	for i := range e.rails {

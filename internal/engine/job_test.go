@@ -158,6 +158,11 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal), inproc.WithInjectSize(0),
 				inproc.WithMaxRMASize(30000), inproc.WithRMADelay(2), inproc.WithEagerLimit(1024)), nil
 		},
+		"pins slowly": func() (transport.Provider, map[string]string) {
+			f := newPinFabric(slowly)
+			f.keeps = true
+			return f, nil
+		},
 		"no room": func() (transport.Provider, map[string]string) {
 			return inproc.NewFabric(inproc.WithBacklog(1), inproc.WithInjectSize(100)), nil
 		},

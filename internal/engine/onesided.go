@@ -203,11 +203,22 @@ type Memory struct {
 	// RMA writes of peers to the memory advance only while this rank polls; Engine.exposed counts such
 	// memory.
 	served bool
+	closes regionCloser // how Deregister closes Region
 }
+
+// regionCloser says how to close a region; see registrar.go.
+type regionCloser uint8
+
+const (
+	closeNow      regionCloser = iota // with the lock
+	closeUnlocked                     // without the lock
+	closeLater                        // by the registrar
+)
 
 // Register registers buf with a rail, so that peers can access it. If buf is part of memory of
 // Engine.Alloc, Register uses the region of that memory, and Reap does not free the memory before
-// Deregister. The caller holds the lock.
+// Deregister. The caller holds the lock. If the registration takes long (rail.pin), Register, and
+// Deregister of its result, release the lock meanwhile.
 func (p *Port) Register(rail int, buf []byte, access transport.Access) (Memory, error) {
 	return p.register(rail, buf, access, p.e.span(buf))
 }
@@ -230,29 +241,83 @@ func (p *Port) register(rail int, buf []byte, access transport.Access, s *Span) 
 	if err != nil {
 		return Memory{}, err
 	}
-	if s != nil {
-		s.holds++
+	closes := closeNow
+	if e.rails[rail].pin != nil {
+		closes = closeUnlocked
 	}
 	if served {
 		e.exposed++
 		e.wakeSleeper()
 	}
-	return Memory{mr, mr.Key(), remoteAddr(mr, s, buf), s, served}, nil
+	return e.memory(mr, s, buf, served, closes), nil
 }
 
-// Deregister ends the access that Register has begun. For the zero Memory it does nothing. If the
-// engine is closed, Deregister leaves the region to Close, which closes the transports with all
-// their regions. The caller holds the lock.
+// memory returns the Memory of buf, which is in the region mr of the span s; nil: of no span.
+func (e *Engine) memory(mr transport.MemoryRegion, s *Span, buf []byte, served bool, closes regionCloser) Memory {
+	if s != nil {
+		s.holds++
+	}
+	return Memory{mr, mr.Key(), remoteAddr(mr, s, buf), s, served, closes}
+}
+
+// RegisterLocal registers buf, the local buffer of a transfer, with a rail. If that would take long, it
+// returns false, and the caller calls RegisterLater. The caller holds the lock.
+//
+// Hot path: no allocation in steady state.
+func (p *Port) RegisterLocal(rail int, buf []byte) (m Memory, now bool, err error) {
+	e, to := p.e, &p.e.rails[rail]
+	s := e.span(buf)
+	if to.pin == nil || s != nil && s.regions[rail] != nil {
+		m, err = p.register(rail, buf, localAccess, s)
+		return m, true, err
+	}
+	if err := e.closedErr(); err != nil {
+		return Memory{}, true, err
+	}
+	if mr := to.pin.KeptMemory(buf, localAccess); mr != nil {
+		return e.memory(mr, nil, buf, false, closeNow), true, nil
+	}
+	return Memory{}, false, nil
+}
+
+// localAccess is the access to the local buffers of transfers.
+const localAccess = transport.Local | transport.MayKeep
+
+// RegisterLater registers buf as RegisterLocal does, and then calls done with the result and with the
+// lock. If the engine is closed before that, it does not call done. The caller holds the lock.
+func (p *Port) RegisterLater(rail int, buf []byte, done func(Memory, error)) {
+	e := p.e
+	e.registerLater(registration{rail: &e.rails[rail], buf: buf, access: localAccess, done: func(mr transport.MemoryRegion, err error) {
+		if err != nil {
+			done(Memory{}, err)
+			return
+		}
+		done(e.memory(mr, nil, buf, false, closeLater), nil)
+	}})
+}
+
+// Deregister ends the access that Register has begun, or of RegisterLocal or RegisterLater. For the
+// zero Memory it does nothing. If the engine is closed, Deregister leaves the region to Close, which
+// closes the transports with all their regions. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
+	e := p.e
 	if m.served {
-		p.e.exposed--
+		e.exposed--
 	}
 	if m.span != nil {
 		m.span.holds--
 		return nil
 	}
-	if m.Region == nil || p.e.closed { // during Shutdown nothing else may use the transports
+	if m.Region == nil || e.closed { // during Shutdown nothing else may use the transports
 		return nil
+	}
+	switch m.closes {
+	case closeLater:
+		e.closeLater(m.Region)
+		return nil
+	case closeUnlocked:
+		e.mu.Unlock()
+		defer e.mu.Lock()
 	}
 	return m.Region.Close()
 }

@@ -250,17 +250,24 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	r.header, r.node.seq = *m, arrival // returnMessage needs them if the call is cut short
 	canRead := p.err == nil && r.total > 0 && r.layout == nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key) &&
 		(r.parts == nil || r.parts.size() == m.Length && m.Length == len(r.buf))
-	if canRead && p.rail.attr.MRMode&transport.MRLocal != 0 {
-		var err error
-		r.region, r.span, err = e.region(p.rail, r.buf[:r.total], transport.Local|transport.MayKeep)
-		switch {
-		case errors.Is(err, transport.ErrAgain):
-			canRead = false
-		case err != nil:
-			e.fetched(r, err)
-			return
-		}
+	if !canRead || p.rail.attr.MRMode&transport.MRLocal == 0 {
+		e.fetchBy(r, canRead)
+		return
 	}
+	switch err := e.registerFor(r, p.rail, r.buf[:r.total], transport.Local|transport.MayKeep); {
+	case errors.Is(err, errRegistering):
+		r.phase = phaseRegistering
+	case err != nil:
+		e.fetched(r, err)
+	default:
+		e.fetchBy(r, r.region != nil)
+	}
+}
+
+// fetchBy continues fetch: canRead says whether this rank reads the data by RMA.
+func (e *Engine) fetchBy(r *request, canRead bool) {
+	source, m := r.peer, &r.header
+	p := &e.peers[source]
 	switch {
 	case p.err != nil:
 		e.complete(r, p.err)

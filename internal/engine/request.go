@@ -51,6 +51,7 @@ const (
 //	            └────► sent ─► CTS ─► streaming ─────► done     rendezvous without RMA
 //	recv:    posted ─► done                                     eager
 //	            └────► reading ───► done                        rendezvous: this rank reads by RMA
+//	            └────► registering ─► reading                   the same, if the fabric must pin the buffer first
 //	            └────► receiving ─► done                        rendezvous: the sender sends MsgData
 //	            └────► pulling ◄─► reading ─► done              partitioned message; see partitioned.go
 //	            └────► matched ───► reading                     the message's transfer belongs to an earlier receive; see cut.go
@@ -59,15 +60,16 @@ const (
 type phase uint8
 
 const (
-	phaseIdle      phase = iota // not a send or receive, or one that has not begun or has ended
-	phaseQueued                 // send: the message has not left
-	phaseSent                   // send: the endpoint has got the message or the RTS
-	phaseStreaming              // send: the receiver has asked for the data, which leaves in segments (MsgData)
-	phasePosted                 // receive: waits for a message
-	phaseReading                // receive: this rank reads the data by RMA
-	phaseReceiving              // receive: the data arrives in segments (MsgData)
-	phasePulling                // receive of a partitioned message: waits for partitions to become ready
-	phaseMatched                // receive: has matched a message whose data an earlier receive still transfers (cut.go)
+	phaseIdle        phase = iota // not a send or receive, or one that has not begun or has ended
+	phaseQueued                   // send: the message has not left
+	phaseSent                     // send: the endpoint has got the message or the RTS
+	phaseStreaming                // send: the receiver has asked for the data, which leaves in segments (MsgData)
+	phasePosted                   // receive: waits for a message
+	phaseReading                  // receive: this rank reads the data by RMA
+	phaseReceiving                // receive: the data arrives in segments (MsgData)
+	phasePulling                  // receive of a partitioned message: waits for partitions to become ready
+	phaseRegistering              // receive: its buffer is being registered for phaseReading (registrar.go)
+	phaseMatched                  // receive: has matched a message whose data an earlier receive still transfers (cut.go)
 )
 
 // request is a slot of the engine's table of requests. A slot is used for one operation after the
@@ -99,7 +101,10 @@ type request struct {
 	// waits for it return ErrPending. Otherwise the receive fails. See pendingErr.
 	stays  bool
 	moving bool // its data is being transferred; Engine.moving counts it
-	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset and total. It is
+	// See registrar.go. registering: its buffer is being registered. registered: that has ended, and the
+	// registrar closes region, or the transport had no room for a region.
+	registering, registered bool
+	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset, total, registering and registered. It is
 	// false for most receives, which do not set these fields.
 	loaded bool
 
@@ -256,6 +261,7 @@ func (e *Engine) release(r *request) {
 		r.view, r.layout = nil, nil
 		r.op.Data, r.op.Region, r.transfer, r.cut, r.parts = nil, nil, nil, nil, nil
 		r.offset, r.total = 0, 0
+		r.registering, r.registered = false, false
 	}
 	if e.unused == slotsKept {
 		e.vacate(r)

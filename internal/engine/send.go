@@ -257,6 +257,9 @@ func (e *Engine) attempt(r *request) bool {
 		case errors.Is(err, transport.ErrAgain):
 			e.peers[r.peer].noteNoRoom(err)
 			return false
+		case errors.Is(err, errRegistering):
+			e.peers[r.peer].noteNoRoom(nil)
+			return false
 		case err == nil && !done:
 			e.markInflight(r)
 			return true
@@ -306,9 +309,9 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 		m.Kind, m.Handle = wire.MsgRTS, r.handle()
 		e.dropPacked(r)
 		r.op.Data = nil
-		if p.rail.rma != nil && len(r.buf) > 0 && r.region == nil {
-			r.region, r.span, err = e.region(p.rail, r.buf, transport.RemoteRead|transport.MayKeep)
-			if err != nil && !errors.Is(err, transport.ErrAgain) {
+		// To register a short buffer would cost more than the messages that it saves.
+		if p.rail.rma != nil && len(r.buf) > 0 && (size > p.eager || p.rail.pin == nil) {
+			if err = e.registerFor(r, p.rail, r.buf, transport.RemoteRead|transport.MayKeep); err != nil {
 				return false, err
 			}
 		}

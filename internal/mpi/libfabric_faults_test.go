@@ -80,3 +80,48 @@ func TestCauseOfFailedAccess(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowRegistration: messages and windows over a fabric that takes long to register memory.
+func TestSlowRegistration(t *testing.T) {
+	for _, script := range []string{"verbs,pin=3000", "cxi,pin=3000"} {
+		t.Run(script, func(t *testing.T) {
+			overScript(t, 3, script, func(c *comm.Comm) error {
+				const n = 20_000
+				next, prev := (c.Rank()+1)%c.Size(), (c.Rank()+c.Size()-1)%c.Size()
+				w, err := comm.NewDynamicWin[int](c)
+				if err != nil {
+					return err
+				}
+				for i := range 5 {
+					out, in, own := make([]int, n), make([]int, n), make([]int, n)
+					for j := range out {
+						out[j] = c.Rank()<<20 + i + j
+					}
+					region, err := w.Attach(own)
+					if err != nil {
+						return err
+					}
+					regions := make([]comm.Region[int], c.Size())
+					if err := first(comm.Allgather(c, []comm.Region[int]{region}, regions), w.Fence()); err != nil {
+						return err
+					}
+					if err := first(w.In(regions[next], 0).Put(comm.Slice(out)), w.Fence()); err != nil {
+						return err
+					}
+					if _, err := comm.Sendrecv(c, out, next, i, in, prev, i); err != nil {
+						return err
+					}
+					for j := range in {
+						if want := prev<<20 + i + j; in[j] != want || own[j] != want {
+							return fmt.Errorf("round %d: received %d, and %d by Put, at %d", i, in[j], own[j], j)
+						}
+					}
+					if err := first(c.Barrier(), w.Detach(region)); err != nil {
+						return err
+					}
+				}
+				return w.Free()
+			})
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package rma
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -90,8 +91,8 @@ func (t *target) postWaiting() {
 		t.waiting.pop()
 		t.inFlight++
 		op.byFabric = true
-		if err := t.register(op, atomic); err != nil {
-			t.endTransfer(op, err)
+		if !atomic && t.w.port.Attr(t.rail).MRMode&transport.MRLocal != 0 {
+			t.registerAndPost(op)
 			continue
 		}
 		t.postNext(op)
@@ -109,23 +110,31 @@ func (t *target) overlapsAtomic(op *operation) bool {
 	return false
 }
 
-// register registers the user's buffer of a Put or Get, if the fabric requires that (MRLocal).
-// atomic says that op is neither; then register does nothing.
-func (t *target) register(op *operation, atomic bool) error {
-	if atomic || t.w.port.Attr(t.rail).MRMode&transport.MRLocal == 0 {
-		return nil
-	}
+// registerAndPost posts a Put or Get whose buffer the fabric wants registered (MRLocal). If the
+// registration takes long, the operation is posted later.
+func (t *target) registerAndPost(op *operation) {
 	buf := op.src
 	if op.kind == wire.WinGet {
 		buf = op.result
 	}
-	m, err := t.w.port.Register(t.rail, buf, transport.Local|transport.MayKeep)
-	if err != nil {
-		return err
+	if m, now, err := t.w.port.RegisterLocal(t.rail, buf); now {
+		op.registered(m, err)
+		return
 	}
-	op.memory = m
-	op.Op.Region = m.Region
-	return nil
+	t.w.port.RegisterLater(t.rail, buf, func(m engine.Memory, err error) {
+		op.registered(m, cmp.Or(err, t.down))
+		t.postWaiting()
+	})
+}
+
+// registered continues registerAndPost with the result of the registration.
+func (op *operation) registered(m engine.Memory, err error) {
+	op.memory, op.Op.Region = m, m.Region
+	if err != nil {
+		op.to.endTransfer(op, err)
+		return
+	}
+	op.to.postNext(op)
 }
 
 // postNext posts the next segment of an operation.

@@ -146,15 +146,19 @@ func (w *Window) Attach(buf []byte) (Region, error) {
 		a.sorted = slices.Insert(a.sorted, at, slot)
 	}
 	r := Region{id: x.id, size: uint64(len(buf)), rank: uint32(w.rank)}
-	w.expose(&r, x)
+	if err := w.expose(&r, slot); err != nil {
+		return Region{}, err
+	}
 	r.seal = r.sum(w.sealKey)
 	a.word(slot).Store(x.id)
 	return r, nil
 }
 
-// expose makes the memory of an attachment accessible by mappings and RMA, and describes that in r.
-func (w *Window) expose(r *Region, x *attachment) {
+// expose makes the memory of the attachment of a slot accessible by mappings and RMA, and describes
+// that in r. It may release the lock. It returns an error if the window was closed meanwhile.
+func (w *Window) expose(r *Region, slot int) error {
 	port := w.port
+	x := &w.attached.slots[slot]
 	x.hold = port.Hold(x.mem)
 	if key, off, ok := port.Region(x.hold, x.mem); ok && w.own.lockTableRegion != nil {
 		r.key, r.offset = key, uint64(off)
@@ -172,6 +176,10 @@ func (w *Window) expose(r *Region, x *attachment) {
 			continue
 		}
 		m, err := port.RegisterOwn(rail, x.mem, transport.RemoteRead|transport.RemoteWrite)
+		x = &w.attached.slots[slot] // another Attach may have moved the slots
+		if closed := w.invalid(); closed != nil {
+			return errors.Join(closed, port.Deregister(m))
+		}
 		if err != nil {
 			continue // peers use messages then
 		}
@@ -182,6 +190,7 @@ func (w *Window) expose(r *Region, x *attachment) {
 	if r.flags&regionLocal == 0 && w.native && r.direct&(1<<w.nativeRail) != 0 && atomics.Aligned(x.mem, w.cfg.Elem) {
 		r.flags |= regionNative
 	}
+	return nil
 }
 
 // Detach ends the access to a region of this rank (MPI_Win_detach). The program makes sure that no
@@ -200,22 +209,22 @@ func (w *Window) Detach(r *Region) error {
 	return w.detach(r.slot())
 }
 
-// detach detaches the region of a slot.
+// detach detaches the region of a slot. It may release the lock, after it has freed the slot.
 func (w *Window) detach(slot int) error {
 	a := &w.attached
 	a.word(slot).Store(0)
-	x := &a.slots[slot]
+	x := a.slots[slot]
+	if len(x.mem) > 0 {
+		at := a.search(addressOf(x.mem))
+		a.sorted = slices.Delete(a.sorted, at, at+1)
+	}
+	a.slots[slot] = attachment{id: x.id}
+	a.free = append(a.free, slot)
 	var err error
 	for i := range x.memory {
 		err = errors.Join(err, w.port.Deregister(x.memory[i]))
 	}
 	w.port.Drop(x.hold)
-	if len(x.mem) > 0 {
-		at := a.search(addressOf(x.mem))
-		a.sorted = slices.Delete(a.sorted, at, at+1)
-	}
-	*x = attachment{id: x.id}
-	a.free = append(a.free, slot)
 	return err
 }
 

@@ -395,12 +395,13 @@ func (w *Window) Settle(all Reach) error {
 // AllMapped reports whether every rank has mapped every part.
 func (w *Window) AllMapped() bool { return w.allMapped }
 
-// deregister removes the registrations of this rank's part.
+// deregister removes the registrations of this rank's part. It may release the lock.
 func (w *Window) deregister() error {
 	var err error
 	for i := range w.memory {
-		err = errors.Join(err, w.port.Deregister(w.memory[i]))
+		m := w.memory[i]
 		w.memory[i] = engine.Memory{}
+		err = errors.Join(err, w.port.Deregister(m))
 	}
 	return err
 }

@@ -68,6 +68,11 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return e, nil
 }
 
+// KeptMemory calls the provider, without faults. The caller must check CapPin before.
+func (d *domain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
+	return d.Domain.(transport.PinningDomain).KeptMemory(buf, access)
+}
+
 // Close closes the wrapped domain. After Close, KillAt and Again have no effect, so that the
 // provider's errors are returned.
 func (d *domain) Close() error {

@@ -79,9 +79,6 @@ type slot struct {
 	due      time.Time      // the end of that pause
 	cause    error          // the last failure
 	pin      runtime.Pinner // pins op.Data of a read, a write or a message whose data is not copied
-	// mr is the registration of the data of a message that is not copied, if the domain has
-	// FI_MR_LOCAL. Otherwise it is zero.
-	mr fi.RawRegion
 }
 
 // operation is the kind of operation that uses a slot.
@@ -141,12 +138,8 @@ func newArena(maxFrame, peers, txSize int, multi bool) (*arena, error) {
 	return a, nil
 }
 
-// closeRegions closes the registration of the arena and those of messages' data.
-func (a *arena) closeRegions() {
-	for i := range a.slots {
-		_ = a.slots[i].mr.Close() // the error is ignored, because closing the domain then fails, too
-		a.slots[i].mr = fi.RawRegion{}
-	}
+// closeRegion closes the registration of the arena.
+func (a *arena) closeRegion() {
 	_ = a.mr.Close() // the error is ignored, because closing the domain then fails, too
 	a.mr = fi.RawRegion{}
 }
@@ -191,14 +184,10 @@ func (a *arena) acquire(what operation, peer transport.Addr, op *transport.Op) i
 	return int(i)
 }
 
-// free ends the use of the [slot] with index i: it closes the slot's registration and unpins the
-// operation's data, if there are any, and puts the slot on the list of free slots.
+// free ends the use of the [slot] with index i: it unpins the operation's data, if there is any, and
+// puts the slot on the list of free slots.
 func (a *arena) free(i int) {
 	s := &a.slots[i]
-	if s.mr != (fi.RawRegion{}) {
-		_ = s.mr.Close() // the error is ignored, because closing the domain then fails, too
-		s.mr = fi.RawRegion{}
-	}
 	if s.op != nil {
 		s.pin.Unpin()
 		s.op = nil

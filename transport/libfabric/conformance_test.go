@@ -92,13 +92,14 @@ func TestConformance(t *testing.T) {
 // that addresses can be inserted with InsertSym.
 func TestConformanceSymmetric(t *testing.T) {
 	jobs := 0
+	base := portBlock(t)
 	for _, prov := range []string{"tcp;ofi_rxm", libfabrictest.XNet()} {
 		t.Run(prov, func(t *testing.T) {
 			transporttest.Run(t, func(t testing.TB, n int) *transporttest.Job {
 				t.Helper()
-				files, port := consecutive(t, n)
+				files := listen(t, base, n)
 				jobs++
-				job := &transporttest.Job{Node: "127.0.0.1", Service: strconv.Itoa(port)}
+				job := &transporttest.Job{Node: "127.0.0.1", Service: strconv.Itoa(base)}
 				for i, f := range files {
 					cfg := transport.Config{Self: transport.Addr(i), Size: n, JobID: strconv.Itoa(jobs), Listener: f}
 					d, err := withProvider(t, prov).Open(cfg)
@@ -112,31 +113,34 @@ func TestConformanceSymmetric(t *testing.T) {
 	}
 }
 
-// consecutive listens on n consecutive ports of 127.0.0.1, and returns the sockets and the first
-// port.
-func consecutive(t testing.TB, n int) ([]*os.File, int) {
+// portBlock returns the first of ten consecutive free ports of 127.0.0.1. The provider takes over
+// ports on which a test listens, and each is free for a moment. So that no other process with this test
+// takes it, portBlock listens on the port before the block until the test ends, and other processes
+// use other blocks.
+func portBlock(t testing.TB) int {
 	t.Helper()
-	for base := 23000; base < 30000; base += n {
-		var files []*os.File
-		for i := range n {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+i))
-			if err != nil {
-				break
-			}
-			f, err := l.(*net.TCPListener).File()
-			require.NoError(t, err)
-			require.NoError(t, l.Close())
-			files = append(files, f)
-		}
-		if len(files) == n {
-			return files, base
-		}
-		for _, f := range files {
-			require.NoError(t, f.Close())
+	for owned := 23000; owned < 30000; owned += 11 {
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", owned)); err == nil {
+			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			return owned + 1
 		}
 	}
-	t.Fatal("no consecutive ports are free")
-	return nil, 0
+	t.Fatal("no block of ports is free")
+	return 0
+}
+
+// listen listens on n ports of 127.0.0.1 from port on, and returns the sockets.
+func listen(t testing.TB, port, n int) (files []*os.File) {
+	t.Helper()
+	for i := range n {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+i))
+		require.NoError(t, err)
+		f, err := l.(*net.TCPListener).File()
+		require.NoError(t, err)
+		require.NoError(t, l.Close())
+		files = append(files, f)
+	}
+	return files
 }
 
 // TestConformanceHooked runs the conformance tests with a hook provider layered over tcp;ofi_rxm.

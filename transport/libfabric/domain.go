@@ -34,8 +34,8 @@ const (
 )
 
 // domain implements transport.Domain. It has the whole state of a rank's libfabric transport. The
-// caller makes one call at a time, except Wait and Signal, which may run concurrently with other
-// calls. So Wait and Signal use only the fields from epfd on.
+// caller makes one call at a time, except those that may run concurrently with others: Wait and Signal,
+// which use only the fields from epfd on, and registrations, which use mrs.
 type domain struct {
 	cfg          transport.Config
 	info         *fi.Info
@@ -151,9 +151,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		}
 	default:
 	}
-	if info.Tx.IovLimit < 2 {
-		// A message in two segments, the arena's and the caller's, is not possible. So every
-		// message is copied, and larger ones use rendezvous.
+	if info.Tx.IovLimit < 2 || d.mrMode&fi.MRLocal != 0 {
+		// A message in two segments, the arena's and the caller's, is not possible, or would need a
+		// registration of the caller's. So every message is copied, and larger ones use rendezvous.
 		frame = min(frame, frameSize+copyLimit)
 	}
 	frame = min(frame, info.EP.MaxMsgSize)
@@ -175,6 +175,9 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		if d.mrMode&m.fi != 0 {
 			mr |= m.mr
 		}
+	}
+	if mr&transport.MRAllocated != 0 {
+		caps |= transport.CapPin
 	}
 	progress := transport.ProgressManual
 	if info.Domain.DataProgress == fi.ProgressAuto {
@@ -296,7 +299,7 @@ func (d *domain) enable(v *addressVector) error {
 		return fmt.Errorf("the endpoint is at %s instead of %s", d.address, d.at)
 	}
 	if d.mrMode&fi.MRLocal != 0 {
-		key, err := d.mrs.newKey(d.keySize)
+		key, err := d.mrs.newKey(d.keySize) // no other goroutine uses d yet
 		if err != nil {
 			return err
 		}
@@ -327,11 +330,12 @@ func (d *domain) Close() error {
 	d.sigMu.Unlock()
 	d.sleepMu.Unlock()
 
+	d.mrs.end()
 	var errs []error
 	closeRegions := func() {
 		d.mrs.closeAll()
 		if d.arena != nil {
-			d.arena.closeRegions()
+			d.arena.closeRegion()
 		}
 	}
 	if d.mrMode&fi.MREndpoint != 0 {

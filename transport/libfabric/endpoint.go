@@ -59,8 +59,7 @@ func (d *domain) check(op *transport.Op) error {
 // must not use op and its data before that. Send returns ErrAgain if no slot is free, if the fabric
 // has no room, or if the queue of messages of this rank to itself is full.
 //
-// Hot path: no allocation, one call to C. With FI_MR_LOCAL, data that is not copied takes another
-// call to C, which registers it.
+// Hot path: no allocation, one call to C.
 func (e *endpoint) Send(op *transport.Op) (bool, error) {
 	d := e.d
 	if err := d.check(op); err != nil {
@@ -93,12 +92,10 @@ func (e *endpoint) Send(op *transport.Op) (bool, error) {
 		} else {
 			d.compose(b, f, op, nil)
 			s.size = int32(frameSize + op.HeaderLen)
-			rc = d.pin(s, op)
+			s.op = op
+			s.pin.Pin(&op.Data[0])
 		}
-		if rc == 0 {
-			rc = d.postMessage(i)
-		}
-		if rc != 0 {
+		if rc = d.postMessage(i); rc != 0 {
 			d.arena.free(i)
 		}
 	}
@@ -114,23 +111,6 @@ func (d *domain) compose(b []byte, f frame, op *transport.Op, data []byte) {
 	f.put(b)
 	copy(b[frameSize:], op.Header[:op.HeaderLen])
 	copy(b[frameSize+op.HeaderLen:], data)
-}
-
-// pin pins op.Data, which is sent from the caller's memory, and with FI_MR_LOCAL registers it for the
-// slot s. [arena.free] undoes both.
-func (d *domain) pin(s *slot, op *transport.Op) fi.Errno {
-	s.op = op
-	s.pin.Pin(&op.Data[0])
-	if d.mrMode&fi.MRLocal == 0 {
-		return 0
-	}
-	key, err := d.mrs.newKey(d.keySize)
-	if err != nil {
-		return fi.ErrNoMemory
-	}
-	var rc fi.Errno
-	s.mr, rc = d.raw.Register(fi.AddressOf(op.Data), len(op.Data), fi.AccessSend, key)
-	return rc
 }
 
 // postFailed converts rc, the errno of a libfabric call that posts an operation with peer r, to the

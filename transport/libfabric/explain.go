@@ -104,7 +104,7 @@ func (x *explanation) memory() {
 		bit fi.MRMode
 		use string
 	}{
-		{fi.MRLocal, "local buffers are registered, too: short messages are copied through registered buffers, longer ones register the program's memory for each transfer"},
+		{fi.MRLocal, "local buffers are registered, too: messages that travel at once are copied through registered buffers, and a receiver registers its memory to read a longer one"},
 		{fi.MRVirtAddr, "peers name remote memory by its virtual address"},
 		{fi.MRAllocated, "memory is registered when it is allocated, and stays so until the registration ends"},
 		{fi.MRProvKey, "the provider chooses the keys"},
@@ -145,11 +145,7 @@ func (x *explanation) messages() {
 		x.add("medium", "up to "+limitText(medium), "fi_send from a registered copy; complete at once")
 	}
 	if eager > medium {
-		use := "fi_sendv from the program's memory, which is pinned"
-		if d.mrMode&fi.MRLocal != 0 {
-			use += " and registered"
-		}
-		x.add("eager", "up to "+limitText(eager), use)
+		x.add("eager", "up to "+limitText(eager), "fi_sendv from the program's memory, which is pinned")
 	}
 	if d.attr.Caps.Has(transport.CapRead) {
 		x.add("large", "rendezvous", "the sender registers its memory, and the receiver reads it by fi_read")

@@ -27,6 +27,8 @@ import (
 // exists. Other memory, such as that of mmap(2), can get other pages without notice, so its
 // registrations are not kept. (Memory of Engine.Alloc needs none: it is registered once.)
 //
+// Where registrations take long, the engine asks KeptMemory first, which calls nothing.
+//
 // What is kept is bounded by [keptBuffers] and by the parameter transport.libfabric.keep_registered.
 // The buffer that was not used for the longest time is given up first.
 
@@ -120,7 +122,8 @@ func (p *keeper) makeRoom(n int) bool {
 }
 
 // dropOldest ends the registration that was not used for the longest time, of those that no region
-// uses. It returns false if there is none, or if it cannot be ended.
+// uses. It returns false if there is none, or if it cannot be ended. The caller holds regions.mu, which
+// dropOldest releases during a call of libfabric.
 func (p *keeper) dropOldest() bool {
 	oldest := -1
 	for i, k := range p.list {
@@ -132,12 +135,12 @@ func (p *keeper) dropOldest() bool {
 		return false
 	}
 	k := p.list[oldest]
-	n := len(k.region.buf)
-	if k.region.Close() != nil {
+	p.list = slices.Delete(p.list, oldest, oldest+1)
+	p.bytes -= len(k.region.buf)
+	if r := k.region; r.d.mrs.close(r) != nil {
+		p.add(r)
 		return false
 	}
-	p.list = slices.Delete(p.list, oldest, oldest+1)
-	p.bytes -= n
 	return true
 }
 
@@ -153,12 +156,34 @@ func (d *domain) part(k *kept, buf []byte, access transport.Access) *region {
 	return r
 }
 
+// mayKeep reports whether a registration of buf may be kept.
+func (p *keeper) mayKeep(buf []byte, access transport.Access) bool {
+	return p.limit > 0 && len(buf) > 0 && access&^keptAccess == 0 && inHeap(buf)
+}
+
+// KeptMemory implements [transport.PinningDomain].
+//
+// Hot path: no allocation in steady state.
+func (d *domain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
+	t := &d.mrs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	access &^= transport.MayKeep
+	if t.closed || !t.kept.mayKeep(buf, access) {
+		return nil
+	}
+	if k := t.kept.find(buf); k != nil {
+		return d.part(k, buf, access)
+	}
+	return nil
+}
+
 // keptRegion returns a region of buf if it is in a kept registration, or if RegisterMemory is to keep
 // its registration. Otherwise, and if the provider has no room for the registration, it returns
-// nil.
+// nil. The caller holds regions.mu, which keptRegion releases during calls of libfabric.
 func (d *domain) keptRegion(buf []byte, access transport.Access) *region {
 	p := &d.mrs.kept
-	if p.limit == 0 || len(buf) == 0 || access&^keptAccess != 0 || !inHeap(buf) {
+	if d.mrs.closed || !p.mayKeep(buf, access) {
 		return nil
 	}
 	k := p.find(buf)
@@ -169,6 +194,10 @@ func (d *domain) keptRegion(buf []byte, access transport.Access) *region {
 		whole := d.mrs.take(d)
 		if d.mrs.enter(whole, buf, keptAccess) != nil {
 			return nil
+		}
+		if p.find(buf) != nil || !p.makeRoom(len(buf)) { // another goroutine was faster
+			whole.access = access
+			return whole
 		}
 		k = p.add(whole)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
@@ -34,8 +35,15 @@ type region struct {
 
 // regions holds the regions of a domain.
 type regions struct {
-	byKey map[uint64]*region // the open registrations by key; nil: there was none yet
-	free  *region            // list of closed regions, which RegisterMemory reuses
+	// mu guards the regions and what follows, because regions are registered and closed concurrently
+	// with other calls. No goroutine holds it during a call of libfabric, which may take long.
+	mu     sync.Mutex
+	closed bool           // the domain is closed: there are no further calls of libfabric
+	calls  sync.WaitGroup // counts the calls of libfabric in progress; no Add after closed is set
+	// byKey has the open registrations by key, and those for which a call of libfabric is in progress;
+	// nil: there was none yet.
+	byKey map[uint64]*region
+	free  *region // list of closed regions, which RegisterMemory reuses
 	kept  keeper
 	count uint64    // number of registrations so far
 	rnd   [512]byte // random bytes for keys
@@ -70,20 +78,20 @@ const keyTries = 8
 // RegisterMemory pins buf and registers it (fi_mr_reg). buf stays pinned until the region is
 // closed.
 func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	if d.closed {
-		return nil, fmt.Errorf("register memory: %w", transport.ErrClosed)
-	}
+	t := &d.mrs
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if access&transport.MayKeep != 0 {
 		access &^= transport.MayKeep
 		if r := d.keptRegion(buf, access); r != nil {
 			return r, nil
 		}
 	}
-	r := d.mrs.take(d)
-	err := d.mrs.enter(r, buf, access)
-	for errors.Is(err, fi.ErrNoMemory) && d.mrs.kept.dropOldest() {
-		r = d.mrs.take(d)
-		err = d.mrs.enter(r, buf, access)
+	r := t.take(d)
+	err := t.enter(r, buf, access)
+	for errors.Is(err, fi.ErrNoMemory) && t.kept.dropOldest() {
+		r = t.take(d)
+		err = t.enter(r, buf, access)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
@@ -102,49 +110,65 @@ func (t *regions) take(d *domain) *region {
 }
 
 // enter registers buf as r, and enters r into byKey. After an error r is in the list of closed
-// regions.
+// regions. The caller holds mu, which enter releases during calls of libfabric.
 func (t *regions) enter(r *region, buf []byte, access transport.Access) error {
-	if err := r.register(buf, access); err != nil {
+	if err := t.register(r, buf, access); err != nil {
 		r.pin.Unpin()
 		r.next, t.free = t.free, r
 		return err
 	}
-	if t.byKey == nil {
-		t.byKey = make(map[uint64]*region)
-	}
+	r.buf, r.access, r.open = buf, access, true
 	t.byKey[r.key] = r
 	t.count++
 	return nil
 }
 
-func (r *region) register(buf []byte, access transport.Access) error {
+// register registers buf as r, whose fields fi, key and base it sets.
+func (t *regions) register(r *region, buf []byte, access transport.Access) error {
 	d := r.d
+	if t.closed {
+		return transport.ErrClosed
+	}
+	if t.byKey == nil {
+		t.byKey = make(map[uint64]*region)
+	}
+	if len(buf) > 0 {
+		r.pin.Pin(&buf[0])
+	}
 	for try := 0; ; try++ {
-		key, err := d.mrs.newKey(d.keySize)
+		key, err := t.newKey(d.keySize)
 		if err != nil {
 			return err
 		}
-		r.key, r.base = key, 0
-		if len(buf) > 0 { // libfabric does not register an empty buffer
-			if try == 0 {
-				r.pin.Pin(&buf[0])
-			}
-			at := fi.AddressOf(buf)
-			var e fi.Errno
-			if r.fi, e = d.raw.Register(at, len(buf), accessOf(access), key); e != 0 {
-				if e == fi.ErrNoKey && try < keyTries {
-					continue
-				}
-				return e
-			}
-			r.key = r.fi.Key
-			if d.mrMode&fi.MRVirtAddr != 0 {
-				r.base = uint64(at)
-			}
+		if r.key, r.base = key, 0; len(buf) == 0 { // libfabric does not register an empty buffer
+			return nil
 		}
-		r.buf, r.access, r.open = buf, access, true
+		at := fi.AddressOf(buf)
+		var e fi.Errno
+		t.byKey[key] = r // no other region gets the key
+		t.unlocked(func() { r.fi, e = d.raw.Register(at, len(buf), accessOf(access), key) })
+		delete(t.byKey, key)
+		switch {
+		case e == fi.ErrNoKey && try < keyTries:
+			continue
+		case e != 0:
+			return e
+		}
+		r.key = r.fi.Key
+		if d.mrMode&fi.MRVirtAddr != 0 {
+			r.base = uint64(at)
+		}
 		return nil
 	}
+}
+
+// unlocked runs f, which calls libfabric, without mu. The caller has found that closed is not set.
+func (t *regions) unlocked(f func()) {
+	t.calls.Add(1)
+	t.mu.Unlock()
+	f()
+	t.mu.Lock()
+	t.calls.Done()
 }
 
 func accessOf(a transport.Access) fi.Access {
@@ -170,14 +194,23 @@ func (r *region) Base() uint64 { return r.base }
 // region stays open and pinned. Peers must have ended their accesses before Close: providers over
 // sockets continue an access that has started, and shm cannot refuse an access.
 func (r *region) Close() error {
-	if !r.open {
+	t := &r.d.mrs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.close(r)
+}
+
+// close closes a region. The caller holds mu, which close releases during calls of libfabric.
+func (t *regions) close(r *region) error {
+	if !r.open || t.closed {
 		return nil
 	}
-	t := &r.d.mrs
 	if r.kept != nil {
 		r.kept.users--
 	} else {
-		if e := r.fi.Close(); e != 0 {
+		var e fi.Errno
+		t.unlocked(func() { e = r.fi.Close() })
+		if e != 0 {
 			return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
 		}
 		delete(t.byKey, r.key)
@@ -192,9 +225,17 @@ func (r *region) forget() {
 	r.pin.Unpin()
 }
 
-// closeAll closes the registrations of the regions that the caller has left open. Their memory
-// stays pinned until [regions.release], which [domain.Close] calls when no libfabric object is left
-// that could access the memory.
+// end waits for the calls of libfabric in progress, after which there are none.
+func (t *regions) end() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.calls.Wait()
+}
+
+// closeAll closes the registrations of the regions that the caller has left open, after end. Their
+// memory stays pinned until [regions.release], which [domain.Close] calls when no libfabric object is
+// left that could access the memory.
 func (t *regions) closeAll() {
 	for _, r := range t.byKey {
 		_ = r.fi.Close() // the error is ignored, because closing the domain then fails, too
@@ -203,6 +244,8 @@ func (t *regions) closeAll() {
 }
 
 func (t *regions) release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, r := range t.byKey {
 		r.forget()
 	}
@@ -213,8 +256,10 @@ func (t *regions) release() {
 // returns ErrKey if there is no such region, ErrAccess if the region does not permit want, and
 // ErrBounds if the bytes do not all lie in the region.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	r := t.byKey[key]
-	if r == nil {
+	if r == nil || !r.open {
 		return nil, transport.ErrKey
 	}
 	if r.access&want != want {

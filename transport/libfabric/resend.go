@@ -66,7 +66,7 @@ func (d *domain) postMessage(i int) fi.Errno {
 	if s.op == nil {
 		return d.raw.Send(b, int(s.size), a.desc, d.av.at(s.peer), a.context(i))
 	}
-	return d.raw.Send2(b, int(s.size), a.desc, fi.AddressOf(s.op.Data), len(s.op.Data), s.mr.Desc, d.av.at(s.peer), a.context(i))
+	return d.raw.Send2(b, int(s.size), a.desc, fi.AddressOf(s.op.Data), len(s.op.Data), fi.Desc{}, d.av.at(s.peer), a.context(i))
 }
 
 // messageFailed handles the failure e of the message in the [slot] with index i: it sends the message

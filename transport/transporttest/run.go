@@ -228,7 +228,7 @@ func capNames(c transport.Caps) string {
 		{transport.CapPeerDown, "CapPeerDown"},
 		{transport.CapSymmetric, "CapSymmetric"},
 		{transport.CapDisconnect, "CapDisconnect"},
-		{transport.CapBatch, "CapBatch"}, {transport.CapFlush, "CapFlush"}, {transport.CapKeyCheck, "CapKeyCheck"},
+		{transport.CapBatch, "CapBatch"}, {transport.CapFlush, "CapFlush"}, {transport.CapKeyCheck, "CapKeyCheck"}, {transport.CapPin, "CapPin"},
 		{capReach, "access to all regions"},
 	} {
 		if c.Has(e.bit) {

@@ -191,6 +191,8 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 		for (size_t i = 0; i < attr->iov_count; i++)
 			if (!mapped(attr->mr_iov[i].iov_base, attr->mr_iov[i].iov_len))
 				return -FI_EFAULT;
+	if (d->script.pin)
+		usleep(d->script.pin);
 	r = calloc(1, sizeof *r);
 	if (!r)
 		return -FI_ENOMEM;

@@ -90,6 +90,7 @@ static int set(struct tp_script *s, const char *name, const char *value)
 		{"late", &s->late, sizeof s->late},
 		{"reorder", &s->reorder, sizeof s->reorder},
 		{"overrun", &s->overrun, sizeof s->overrun},
+		{"pin", &s->pin, sizeof s->pin},
 		{"unexpected", &s->unexpected, sizeof s->unexpected},
 		{"seed", &s->seed, sizeof s->seed},
 		{"silent", &s->silent, sizeof s->silent},

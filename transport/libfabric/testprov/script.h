@@ -37,6 +37,7 @@ struct tp_script {
 	long late;	 /* completions come up to this many microseconds late */
 	long reorder;	 /* up to n accesses wait and are done in another order, if order allows */
 	long overrun;	 /* a completion queue overruns after n completions */
+	long pin;	 /* to register memory takes this many microseconds */
 	long unexpected; /* bytes of unexpected messages, beyond which messages are refused (FI_ENORX) */
 	long seed;	 /* of the chance */
 	bool silent;	 /* an endpoint that cannot be reached means FI_EAGAIN, without end */

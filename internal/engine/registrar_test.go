@@ -1,0 +1,292 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/inproc"
+)
+
+// pinFabric is a fabric like that of an adapter that pins memory: CapPin, MRLocal.
+type pinFabric struct {
+	*inproc.Fabric
+	// register runs at the beginning of each RegisterMemory; an error is its result.
+	register func() error
+	keeps    bool         // KeptMemory returns a region in one of two calls
+	open     atomic.Int32 // number of open regions
+}
+
+func newPinFabric(register func() error) *pinFabric {
+	f := inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal|transport.MRAllocated),
+		inproc.WithEagerLimit(1024), inproc.WithMaxRMASize(30000), inproc.WithRMADelay(2), inproc.WithoutSharedMemory())
+	return &pinFabric{Fabric: f, register: register}
+}
+
+type pinDomain struct {
+	transport.Domain
+	f  *pinFabric
+	mu sync.Mutex // one call of RegisterMemory of the domain below at a time
+}
+
+type pinEndpoint struct {
+	transport.Endpoint
+	rma transport.RMAEndpoint
+}
+
+type pinRegion struct {
+	transport.MemoryRegion
+	f *pinFabric
+}
+
+func (f *pinFabric) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := f.Fabric.Open(cfg)
+	return &pinDomain{Domain: d, f: f}, err
+}
+
+func (d *pinDomain) Attr() transport.Attr {
+	a := d.Domain.Attr()
+	a.Caps |= transport.CapPin
+	return a
+}
+
+func (d *pinDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	if err := d.f.register(); err != nil {
+		return nil, err
+	}
+	return d.registerNow(buf, access)
+}
+
+func (d *pinDomain) registerNow(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	mr, err := d.Domain.RegisterMemory(buf, access)
+	if err != nil {
+		return nil, err
+	}
+	d.f.open.Add(1)
+	return &pinRegion{mr, d.f}, nil
+}
+
+func (d *pinDomain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
+	if !d.f.keeps || rand.N(2) == 0 {
+		return nil
+	}
+	mr, err := d.registerNow(buf, access)
+	if err != nil {
+		return nil
+	}
+	return mr
+}
+
+func (r *pinRegion) Close() error {
+	r.f.open.Add(-1)
+	return r.MemoryRegion.Close()
+}
+
+func (d *pinDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
+	ep, err := d.Domain.OpenEndpoint(av, cq)
+	if err != nil {
+		return nil, err
+	}
+	return &pinEndpoint{ep, ep.(transport.RMAEndpoint)}, nil
+}
+
+func (e *pinEndpoint) Read(op *transport.Op) error  { return e.with(op, e.rma.Read) }
+func (e *pinEndpoint) Write(op *transport.Op) error { return e.with(op, e.rma.Write) }
+
+func (e *pinEndpoint) with(op *transport.Op, post func(*transport.Op) error) error {
+	if r, ok := op.Region.(*pinRegion); ok {
+		op.Region = r.MemoryRegion
+	}
+	return post(op)
+}
+
+// slowly registers after a short random time.
+func slowly() error {
+	time.Sleep(rand.N(200 * time.Microsecond))
+	return nil
+}
+
+// gates block registrations: each one that a test has sent blocks one registration until it is closed.
+type gates chan chan struct{}
+
+func (g gates) pass() error {
+	select {
+	case one := <-g:
+		<-one
+	default:
+	}
+	return nil
+}
+
+// next returns the gate of the next registration.
+func (g gates) next() chan struct{} {
+	one := make(chan struct{})
+	g <- one
+	return one
+}
+
+// roundTrips sends n messages of one byte from a to b and back.
+func roundTrips(a, b *Context, n int) error {
+	one := make([]byte, 1)
+	for range n {
+		for _, c := range [][2]*Context{{a, b}, {b, a}} {
+			if err := c[0].Send(background, one, Env{Peer: c[1].me(), Tag: 7}); err != nil {
+				return err
+			}
+			if _, err := c[1].Recv(background, one, Env{Peer: c[0].me(), Tag: 7}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Context) me() int { return c.rank(int32(c.e.rank)) }
+
+// TestRegistrationBlocksNoOtherMessage: while the buffer of a send, and then that of its receive, is
+// being registered, both ranks exchange messages with another rank, and a later message to the same
+// rank keeps its place. At the end no region is open.
+func TestRegistrationBlocksNoOtherMessage(t *testing.T) {
+	g := make(gates, 2)
+	sender, receiver := g.next(), g.next()
+	f := newPinFabric(g.pass)
+	cs := world(openJob(t, 3, f, nil))
+	data, in := pattern(100_000, 3), make([]byte, 100_000)
+	send := cs[0].Isend(data, Env{Peer: 1, Tag: 1})
+	small := cs[0].Isend([]byte{9}, Env{Peer: 1, Tag: 1})
+	recv := cs[1].Irecv(in, Env{Peer: 0, Tag: 1})
+	next := make([]byte, 1)
+	recvSmall := cs[1].Irecv(next, Env{Peer: 0, Tag: 1})
+	both := func() {
+		require.NoError(t, roundTrips(cs[0], cs[2], 20))
+		require.NoError(t, roundTrips(cs[1], cs[2], 20))
+	}
+	both()
+	require.False(t, small.Done())
+	close(sender)
+	_, err := recvSmall.Wait(background)
+	require.NoError(t, err)
+	require.Equal(t, []byte{9}, next)
+	both()
+	require.False(t, send.Done())
+	require.False(t, recv.Done())
+	close(receiver)
+	for _, q := range []Request{send, small, recv} {
+		_, err := q.Wait(background)
+		require.NoError(t, err)
+	}
+	require.NoError(t, check(in, data))
+	require.Eventually(t, func() bool { return f.open.Load() == 0 }, testTimeout, time.Millisecond)
+}
+
+// TestRegistrationFails: if the fabric refuses the buffer of the sender or of the receiver, the call
+// fails with the cause; if it has no room for a region, the message arrives by messages.
+func TestRegistrationFails(t *testing.T) {
+	errPin := errors.New("no page can be pinned")
+	for _, of := range []string{"sender", "receiver"} {
+		for _, result := range []error{errPin, transport.ErrAgain} {
+			t.Run(fmt.Sprint(of, "/", result), func(t *testing.T) {
+				calls := 0
+				f := newPinFabric(func() error {
+					if calls++; (calls == 1) == (of == "sender") && calls < 3 {
+						return result
+					}
+					return nil
+				})
+				cs := world(openJob(t, 2, f, nil))
+				data, in := pattern(50_000, 4), make([]byte, 50_000)
+				send := cs[0].Isend(data, Env{Peer: 1})
+				ctx, cancel := context.WithCancel(background)
+				recv := cs[1].Irecv(in, Env{Peer: 0})
+				_, sent := send.Wait(background)
+				if sent != nil && of == "sender" {
+					cancel() // the message was never sent
+				}
+				_, received := recv.Finish(ctx)
+				cancel()
+				switch {
+				case result != errPin:
+					require.NoError(t, sent)
+					require.NoError(t, received)
+					require.NoError(t, check(in, data))
+				case of == "sender":
+					require.ErrorIs(t, sent, errPin)
+				default:
+					require.ErrorIs(t, received, errPin)
+					require.Error(t, sent)
+				}
+				require.NoError(t, roundTrips(cs[0], cs[1], 1))
+			})
+		}
+	}
+}
+
+// TestCutWhileRegistering: a send or receive whose context ends while its buffer is being registered
+// gives the buffer back at once, and no message is lost.
+func TestCutWhileRegistering(t *testing.T) {
+	g := make(gates, 1)
+	f := newPinFabric(g.pass)
+	cs := world(openJob(t, 2, f, nil))
+	data, in := pattern(20_000, 5), make([]byte, 20_000)
+	ended, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	defer cancel()
+
+	gate := g.next()
+	err := cs[0].Send(ended, data, Env{Peer: 1})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	var u *Unfinished
+	require.False(t, errors.As(err, &u), "the message was withdrawn")
+	close(gate)
+
+	send := cs[0].Isend(data, Env{Peer: 1})
+	require.NoError(t, roundTrips(cs[0], cs[1], 1)) // the RTS has arrived
+	gate = g.next()
+	again, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	defer cancel()
+	_, err = cs[1].Recv(again, in, Env{Peer: 0})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.False(t, errors.As(err, &u), "the message is unexpected again")
+	recv := cs[1].Irecv(in, Env{Peer: 0})
+	close(gate)
+	for _, q := range []Request{send, recv} {
+		_, err := q.Wait(background)
+		require.NoError(t, err)
+	}
+	require.NoError(t, check(in, data))
+	require.Eventually(t, func() bool { return f.open.Load() == 0 }, testTimeout, time.Millisecond)
+}
+
+// TestCloseWhileRegistering: Close ends requests whose buffers are being registered, and waits for
+// the registration.
+func TestCloseWhileRegistering(t *testing.T) {
+	entered, gate := make(chan struct{}), make(chan struct{})
+	engines := openJob(t, 2, newPinFabric(func() error {
+		close(entered)
+		<-gate
+		return nil
+	}), nil)
+	cs := world(engines)
+	send := cs[0].Isend(pattern(20_000, 5), Env{Peer: 1})
+	<-entered
+	closed := make(chan error)
+	go func() { closed <- engines[0].Close(background) }() // ends with Close; received below
+	_, err := send.Wait(background)
+	require.ErrorIs(t, err, ErrClosed)
+	select {
+	case <-closed:
+		t.Fatal("Close has ended during a registration")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(gate)
+	require.NoError(t, <-closed)
+}
