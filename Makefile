@@ -4,6 +4,9 @@ GO       ?= go
 FUZZTIME ?= 10s
 PKGS     ?= ./...
 BENCH    ?= .
+# Number of packages whose tests run at the same time: more than the cores of a small machine,
+# because many tests wait.
+TESTS    ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 3 ? 3 : n)))
 # Whether to install Debian packages that tests need and that are missing: yes or no.
 INSTALL  ?= yes
 # What to do if libfabric is missing: yes: fail; auto: leave out its tests.
@@ -79,7 +82,7 @@ testprov: test-deps
 # If root runs it, it also runs the tests on several hosts, which are made of Linux namespaces
 # (internal/testbed).
 test: test-deps vet testprov
-	$(GO) test $(tags) -timeout 14m $(PKGS)
+	$(GO) test $(tags) -p $(TESTS) -timeout 14m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
 	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests

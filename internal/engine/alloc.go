@@ -17,7 +17,7 @@ import (
 //	Alloc ──► pages of the shared heap, or mapped ──► RegisterMemory with every rail
 //	                                  │ region        that has RMA and no such heap
 //	a send from buf ──► span of it? ──┴─ yes ─► the span's key, and the offset of buf
-//	                          └── no ──► RegisterMemory(buf), closed with the request
+//	                          └── no ──► RegisterMemory(buf), closed at the end of the request
 //
 // A span is memory that Engine.Alloc has allocated ([Span]). Its pages are outside of Go's heap, so
 // the garbage collector neither scans them nor frees them, and to pin them does not slow the
@@ -37,7 +37,7 @@ type Span struct {
 	// span has 0 bytes.
 	home transport.MemoryRegion
 	// By index of the rail: the region of the memory; nil: the rail has no RMA or had no room for a
-	// region, or the region is closed; guarded by Engine.mu.
+	// region, or the region is closed; guarded by Engine.mu while the span is in Engine.spans.
 	regions []transport.MemoryRegion
 	// Number of calls of Port.Register and Port.Hold for the memory that were not undone yet;
 	// guarded by Engine.mu.
@@ -120,13 +120,18 @@ func (e *Engine) mapPages(n int) ([]byte, error) {
 // into Engine.spans.
 func (s *Span) register() error {
 	e := s.e
-	if err := s.registerWith(true); err != nil {
-		return err
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := errFinalize
-	if !e.closed {
+	if e.closed {
+		return errFinalize
+	}
+	e.mu.Unlock()
+	err := s.registerWith(true)
+	e.mu.Lock()
+	switch {
+	case e.closed:
+		err = errFinalize
+	case err == nil:
 		err = s.registerWith(false)
 	}
 	if err != nil {
@@ -224,8 +229,8 @@ func (s *Span) busyLocked() bool {
 	return false
 }
 
-// closeRegions closes the regions of the rails for which that takes long, if pinned is set; or else those
-// of the others, except home, which free closes. Then the caller holds the lock.
+// closeRegions closes the regions of the rails for which that takes long, if pinned is set. Otherwise it
+// closes those of the other rails, except home, which free closes, and the caller holds the lock.
 func (s *Span) closeRegions(pinned bool) error {
 	var err error
 	for i, mr := range s.regions {
@@ -262,17 +267,12 @@ func (e *Engine) span(buf []byte) *Span {
 	return s
 }
 
-// region returns a memory region that covers buf and is registered with the rail to. If a span
-// contains buf and has such a region, the result is the span's region, and the span as s. Otherwise
-// it registers buf, s is nil, and the caller closes the region.
+// regionIn returns a memory region that covers buf and is registered with the rail to. in is the span that
+// contains buf; nil: there is none, or the caller wants a region of its own. If in has such a region,
+// that is the result, with in as s. Otherwise regionIn registers buf, s is nil, and the caller closes the
+// region. If the registration takes long, regionIn releases the lock meanwhile.
 //
 // Hot path: no allocation.
-func (e *Engine) region(to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
-	return e.regionIn(e.span(buf), to, buf, access)
-}
-
-// regionIn is region, where in is the span that contains buf; nil: there is none, or the caller wants a
-// region of its own. If the registration takes long, regionIn releases the lock meanwhile.
 func (e *Engine) regionIn(in *Span, to *rail, buf []byte, access transport.Access) (mr transport.MemoryRegion, s *Span, err error) {
 	if in != nil && in.regions[to.index] != nil {
 		return in.regions[to.index], in, nil
@@ -291,7 +291,7 @@ func (r *rail) register(buf []byte, access transport.Access) (transport.MemoryRe
 }
 
 // remoteAddr returns the address by which peers access the first byte of buf through mr. mr and s
-// are results of Engine.region for buf.
+// are results of Engine.regionIn for buf.
 func remoteAddr(mr transport.MemoryRegion, s *Span, buf []byte) uint64 {
 	if s != nil {
 		return mr.Base() + uint64(address(buf)-s.start)

@@ -272,8 +272,9 @@ const maxCause = 1024
 // Operations that the endpoint has in flight continue, because they use their buffers. A send that
 // waits for an answer of its receiver ends at once, because the receiver may never receive the
 // message. If the receiver is reading the data by RMA at that moment, its read fails, because the
-// end of the send closes the buffer's memory region. (A buffer of Engine.Alloc keeps its region, so
-// there the read succeeds.)
+// end of the send closes the buffer's memory region. (If the region stays open, because the buffer is
+// of Engine.Alloc or its registration is kept or ended later, the read may succeed. Then the receive
+// fails if its rank knows of the revocation.)
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return

@@ -17,6 +17,7 @@ import (
 //	receive  posted ──────────────────────────► withdrawn, the caller owns the buffer
 //	         matched by a rendezvous ─────────► its message is unexpected again:
 //
+//	         its buffer is registered      the caller owns the buffer
 //	         this rank reads it     the Read completes, and its data is dropped; Unfinished.
 //	                                The next receive of the message reads after that
 //	         the sender sends it    the data goes to a buffer of the engine, and the next

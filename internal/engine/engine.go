@@ -402,7 +402,7 @@ type Engine struct {
 	// A value wakes the background goroutine; nil: the engine has no transport, and so no background
 	// goroutine.
 	kick          chan struct{}
-	goroutines    sync.WaitGroup // counts the background goroutine
+	goroutines    sync.WaitGroup // counts the background goroutine and that of the registrar
 	failureReader sync.WaitGroup // counts the goroutine of failureLoop
 	registrar     registrar      // registers memory without the lock
 	workers       workers        // goroutines that run the functions of Engine.Go
@@ -502,8 +502,9 @@ func (e *Engine) Transport(rank int) string {
 // the engine's own messages have left. Then it ends every other request with ErrClosed, for example
 // a send that is still queued. At last it shuts the transports down, which informs the peers that
 // this rank leaves. The caller makes sure, by a barrier, that all ranks have ended their
-// communication. If ctx ends, Close no longer waits for operations and peers. If another call of
-// Close or Kill has closed the engine, Close returns nil, and does not wait for that call.
+// communication. If ctx ends, Close no longer waits for operations and peers; it waits in any case for
+// a registration of memory that is in progress. If another call of Close or Kill has closed the engine,
+// Close returns nil, and does not wait for that call.
 func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 
 // Kill closes the engine as the end of its process would: it waits for no operation, and does not
@@ -603,7 +604,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 	e.failureReader.Wait()
 	e.mu.Lock()
 	for _, s := range e.spans {
-		err = errors.Join(err, s.closeRegions(false), s.closeRegions(true))
+		err = errors.Join(err, s.closeRegions(false), s.closeRegions(true)) // nothing else needs the lock any more
 	}
 	e.mu.Unlock()
 	for i := range e.rails {

@@ -283,17 +283,17 @@ func (p *Port) RegisterLocal(rail int, buf []byte) (m Memory, now bool, err erro
 // localAccess is the access to the local buffers of transfers.
 const localAccess = transport.Local | transport.MayKeep
 
-// RegisterLater registers buf as RegisterLocal does, and then calls done with the result and with the
-// lock. If the engine is closed before that, it does not call done. The caller holds the lock.
-func (p *Port) RegisterLater(rail int, buf []byte, done func(Memory, error)) {
+// RegisterLater registers buf, the local buffer of the next Posts of t with a rank of the group, as
+// RegisterLocal does, and then calls done with the result and with the lock. Meanwhile t counts as
+// under way: if that rank fails or the engine is closed, Service.Done gets the error, and done is not
+// called. The caller holds the lock.
+func (p *Port) RegisterLater(t *Transfer, rank, rail int, buf []byte, done func(Memory, error)) {
 	e := p.e
-	e.registerLater(registration{rail: &e.rails[rail], buf: buf, access: localAccess, done: func(mr transport.MemoryRegion, err error) {
-		if err != nil {
-			done(Memory{}, err)
-			return
-		}
-		done(e.memory(mr, nil, buf, false, closeLater), nil)
-	}})
+	t.registering, t.r.done, t.r.peer = true, false, p.c.world(rank)
+	t.registration++
+	e.registerLater(registration{
+		owner: &transferRegistration{t, t.registration, buf, done}, rail: &e.rails[rail], buf: buf, access: localAccess,
+	})
 }
 
 // Deregister ends the access that Register has begun, or of RegisterLocal or RegisterLater. For the
@@ -318,6 +318,7 @@ func (p *Port) Deregister(m Memory) error {
 	case closeUnlocked:
 		e.mu.Unlock()
 		defer e.mu.Lock()
+	case closeNow:
 	}
 	return m.Region.Close()
 }
@@ -373,6 +374,9 @@ type Transfer struct {
 	rail *rail        // rail of the last Post
 	port *Port
 	r    *request // slot of the transfer, in the engine's table of requests
+
+	registering  bool   // RegisterLater was called, and its registration has not ended
+	registration uint64 // number of calls of RegisterLater
 }
 
 // NewTransfer returns a transfer that is not under way. It exists until the port is closed and its
@@ -466,7 +470,7 @@ func (e *Engine) railOf(r *request) *rail {
 // error.
 func (e *Engine) transferDone(r *request, err error) {
 	t := r.transfer
-	r.done = true
+	r.done, t.registering = true, false
 	e.stopMoving(r)
 	t.port.service.Done(t, err)
 	if t.port.closed && r.done {

@@ -332,6 +332,8 @@ func (e *Engine) readDone(r *request, err error) {
 		e.submit(r)
 	case r.parts != nil:
 		e.partitionsRead(r)
+	case len(e.revoked) > 0:
+		e.fetched(r, e.revoked[r.ctx.id/2]) // the sender may have changed the data since the revocation
 	default:
 		e.fetched(r, nil)
 	}

@@ -22,9 +22,11 @@ import (
 // receive waits in phaseRegistering. The registrar also closes the regions that it has registered.
 //
 // Invariants:
-//   - A goroutine runs registrar.loop if and only if registrar.running is set.
-//   - A request may end while its buffer is being registered. The registrar then closes the region,
-//     which it finds by the request's generation. The domain keeps the buffer pinned until then.
+//   - A goroutine runs Engine.register if and only if registrar.running is set.
+//   - An operation may end while its buffer is being registered. Then registrant.waiting returns false,
+//     and the registrar closes the region. The domain keeps the buffer pinned until then.
+//   - The registrar does nothing after the engine was closed. Engine.close waits for the call in progress,
+//     and the Close of the domain closes the regions.
 
 // registrar registers memory, and closes regions, in a goroutine of its own, in the order of calls.
 // The engine's lock guards it.
@@ -35,18 +37,24 @@ type registrar struct {
 
 // registration is a task of the registrar.
 type registration struct {
+	owner  registrant
 	rail   *rail
 	buf    []byte
 	access transport.Access
-	// done gets the result. It is called with the lock. The owner of the region closes it by Engine.closeLater.
-	done  func(transport.MemoryRegion, error)
-	close transport.MemoryRegion // nil: the task is to register buf; otherwise to close this region
+	close  transport.MemoryRegion // nil: the task is to register buf; otherwise to close this region
+}
+
+// registrant is an operation that waits for the registration of its buffer. The engine's lock guards it.
+type registrant interface {
+	waiting() bool // the operation has not ended
+	// registered gives the operation its region, which closeLater closes, or the error of the registration.
+	registered(mr transport.MemoryRegion, err error)
 }
 
 // errRegistering means that the registrar registers the memory of a request.
 var errRegistering = errors.New("engine: the memory is being registered")
 
-// registerLater makes the registrar do a task. If the engine is closed meanwhile, done is not called.
+// registerLater makes the registrar do a task.
 func (e *Engine) registerLater(t registration) {
 	if e.closed {
 		return
@@ -74,37 +82,51 @@ func (e *Engine) register() {
 		t := g.queue[0]
 		g.queue[0] = registration{}
 		g.queue = g.queue[1:]
-		e.mu.Unlock()
-		var mr transport.MemoryRegion
-		var err error
-		if t.close != nil {
+		switch {
+		case t.close != nil:
+			e.mu.Unlock()
 			_ = t.close.Close()
-		} else {
-			mr, err = t.rail.register(t.buf, t.access)
-		}
-		e.mu.Lock()
-		if t.done != nil && !e.closed {
-			t.done(mr, err)
-			e.retry()
-			e.wakeSleeper()
+			e.mu.Lock()
+		case t.owner.waiting():
+			e.registerTask(&t)
 		}
 	}
 	g.queue, g.running = nil, false
 }
 
+// registerTask registers the memory of a task, and continues its owner.
+func (e *Engine) registerTask(t *registration) {
+	mr, err := e.registerNow(t.rail, t.buf, t.access)
+	switch {
+	case e.closed:
+	case t.owner.waiting():
+		t.owner.registered(mr, err)
+		e.retry()
+		e.wakeSleeper()
+	case mr != nil:
+		e.closeLater(mr)
+	}
+}
+
 // registerNow registers buf with a rail. If that takes long, registerNow releases the lock meanwhile. So
 // it is not for code that the engine calls.
 func (e *Engine) registerNow(to *rail, buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	if to.pin != nil {
-		e.mu.Unlock()
-		defer e.mu.Lock()
+	if to.pin == nil {
+		return to.register(buf, access)
 	}
-	return to.register(buf, access)
+	e.mu.Unlock()
+	mr, err := to.register(buf, access)
+	e.mu.Lock()
+	if e.closed { // the domain closes the region
+		return nil, errFinalize
+	}
+	return mr, err
 }
 
-// registerFor makes buf, the buffer of r, a region of the rail to, as Engine.region does. If that takes
-// long, it returns errRegistering, and registeredFor follows, unless r ends before. If the transport
-// has no room for a region, r has none, and there is no error.
+// registerFor makes buf, the buffer of r, a region of the rail to. If a span contains buf and has a region of
+// the rail, that is the region, and r.span is the span. If the registration takes long, registerFor
+// returns errRegistering, and Request.registered follows, unless r ends before. If the transport has
+// no room for a region, r has none, and there is no error.
 //
 // Hot path: no allocation if a registration was kept.
 func (e *Engine) registerFor(r *request, to *rail, buf []byte, access transport.Access) (err error) {
@@ -118,10 +140,7 @@ func (e *Engine) registerFor(r *request, to *rail, buf []byte, access transport.
 	default:
 		if r.region = to.pin.KeptMemory(buf, access); r.region == nil {
 			r.registering = true
-			id := Request{r: r, gen: r.gen}
-			e.registerLater(registration{rail: to, buf: buf, access: access, done: func(mr transport.MemoryRegion, err error) {
-				e.registeredFor(id, mr, err)
-			}})
+			e.registerLater(registration{owner: Request{r: r, gen: r.gen}, rail: to, buf: buf, access: access})
 			return errRegistering
 		}
 	}
@@ -131,24 +150,44 @@ func (e *Engine) registerFor(r *request, to *rail, buf []byte, access transport.
 	return err
 }
 
-// registeredFor continues the request id with the region mr, or with err, the error of the
-// registration. Engine.retry continues a send.
-func (e *Engine) registeredFor(id Request, mr transport.MemoryRegion, err error) {
-	if id.doneLocked() || !id.r.registering {
-		if mr != nil {
-			e.closeLater(mr)
-		}
-		return
-	}
-	r := id.r
+func (q Request) waiting() bool { return !q.doneLocked() }
+
+// registered continues a send or receive. Engine.retry continues a send.
+func (q Request) registered(mr transport.MemoryRegion, err error) {
+	r := q.r
 	r.registering, r.registered, r.region = false, true, mr
 	switch failed := err != nil && !errors.Is(err, transport.ErrAgain); {
 	case r.kind == kindRecv && failed:
-		e.fetched(r, err)
+		r.e.fetched(r, err)
 	case r.kind == kindRecv:
-		e.fetchBy(r, mr != nil)
+		r.e.fetchBy(r, mr != nil)
 	case failed:
-		e.withdraw(r)
-		e.opDone(r, err)
+		r.e.withdraw(r)
+		r.e.opDone(r, err)
+	}
+}
+
+// transferRegistration is the registration of the local buffer of a transfer.
+type transferRegistration struct {
+	t      *Transfer
+	number uint64 // Transfer.registration
+	buf    []byte
+	done   func(Memory, error)
+}
+
+func (x *transferRegistration) waiting() bool {
+	return x.t.registering && x.t.registration == x.number
+}
+
+func (x *transferRegistration) registered(mr transport.MemoryRegion, err error) {
+	t := x.t
+	t.registering, t.r.done = false, true
+	var m Memory
+	if err == nil {
+		m = t.port.e.memory(mr, nil, x.buf, false, closeLater)
+	}
+	x.done(m, err)
+	if t.port.closed && t.r.done {
+		t.forget()
 	}
 }

@@ -258,7 +258,6 @@ func (e *Engine) attempt(r *request) bool {
 			e.peers[r.peer].noteNoRoom(err)
 			return false
 		case errors.Is(err, errRegistering):
-			e.peers[r.peer].noteNoRoom(nil)
 			return false
 		case err == nil && !done:
 			e.markInflight(r)
@@ -518,6 +517,9 @@ func (e *Engine) serve(p *peer, q *list) (n int) {
 			q.push(&r.node) // at the end, so that the streams to this peer take turns
 		default:
 			q.pushFront(&r.node)
+			if r.registering {
+				return n
+			}
 		}
 		if sent >= streamBurst && q.head != nil {
 			p.noteNoRoom(nil)

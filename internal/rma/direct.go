@@ -121,7 +121,7 @@ func (t *target) registerAndPost(op *operation) {
 		op.registered(m, err)
 		return
 	}
-	t.w.port.RegisterLater(t.rail, buf, func(m engine.Memory, err error) {
+	t.w.port.RegisterLater(op.Transfer, t.rank, t.rail, buf, func(m engine.Memory, err error) {
 		op.registered(m, cmp.Or(err, t.down))
 		t.postWaiting()
 	})

@@ -155,7 +155,8 @@ func (w *Window) Attach(buf []byte) (Region, error) {
 }
 
 // expose makes the memory of the attachment of a slot accessible by mappings and RMA, and describes
-// that in r. It may release the lock. It returns an error if the window was closed meanwhile.
+// that in r. It may release the lock. It returns an error if the window has become invalid meanwhile;
+// then Close detaches the region.
 func (w *Window) expose(r *Region, slot int) error {
 	port := w.port
 	x := &w.attached.slots[slot]

@@ -414,7 +414,7 @@ func (w *Window) deregister() error {
 // memory that New has allocated any more.
 //
 // Buffers of this rank's pending operations stay in use until the operations have ended. FlushAll
-// waits for that, even after the window was revoked. Close does not block. It may be called again.
+// waits for that, even after the window was revoked. Close does not communicate. It may be called again.
 func (w *Window) Close() error {
 	w.Leave()
 	w.port.Lock()
@@ -426,9 +426,9 @@ func (w *Window) Close() error {
 	if w.err == nil {
 		w.end(fmt.Errorf("%w: the window is freed", engine.ErrClosed))
 	}
+	w.port.Close()
 	err := errors.Join(w.deregister(), w.detachAll())
 	w.local = nil
-	w.port.Close()
 	w.port.Unlock()
 	return errors.Join(err, w.unmap(), w.freeOwn())
 }

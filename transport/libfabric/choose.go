@@ -123,8 +123,8 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 		if !h.usable(i) {
 			continue
 		}
-		if req.Domain.DataProgress == fi.ProgressManual && !emulated(i.EP.Protocol) {
-			if own, err := h.find(h.natively(req, i), local, true); own != nil || err != nil {
+		if own := h.natively(req, i); own != nil {
+			if own, err := h.find(own, local, true); own != nil || err != nil {
 				return own, err
 			}
 		}
@@ -153,6 +153,7 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 		same := h.info(req.Caps, req.Domain.MRMode)
 		same.Fabric.ProvName = i.Fabric.ProvName
 		same.Domain.ControlProgress, same.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
+		same.Domain.Threading = req.Domain.Threading
 		there, err := getInfo(node, service, fi.FlagSource, same)
 		if err != nil {
 			return nil, err
@@ -166,14 +167,30 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 	return nil, nil
 }
 
-// natively returns req for the provider of i, without a requirement on its progress: so an adapter
-// makes progress in the way that it does by itself. Providers over sockets and shared memory make
-// automatic progress by a thread, if they are not asked for manual progress, and with that each
-// message takes longer.
+// natively returns req for the provider of i, with what suits the provider better than req, or nil if
+// there is no such thing:
+//
+//   - An adapter makes progress in the way that it does by itself. Providers over sockets and shared
+//     memory make automatic progress by a thread, if they are not asked for manual progress, and with
+//     that each message takes longer.
+//   - If the provider pins memory (FI_MR_ALLOCATED), registrations run concurrently with other calls
+//     (FI_THREAD_SAFE). Other providers need fewer locks.
 func (h *hints) natively(req, i *fi.Info) *fi.Info {
+	progress := req.Domain.DataProgress == fi.ProgressManual && !emulated(i.EP.Protocol)
+	pins := req.Domain.Threading == fi.ThreadDomain && i.Domain.MRMode&fi.MRAllocated != 0
+	if !progress && !pins {
+		return nil
+	}
 	own := h.info(req.Caps, req.Domain.MRMode)
 	own.Fabric.ProvName = i.Fabric.ProvName
-	own.Domain.ControlProgress, own.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+	own.Domain.ControlProgress, own.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
+	own.Domain.Threading = req.Domain.Threading
+	if progress {
+		own.Domain.ControlProgress, own.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+	}
+	if pins {
+		own.Domain.Threading = fi.ThreadSafe
+	}
 	return own
 }
 

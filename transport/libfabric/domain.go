@@ -176,7 +176,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 			mr |= m.mr
 		}
 	}
-	if mr&transport.MRAllocated != 0 {
+	if mr&transport.MRAllocated != 0 && info.Domain.Threading == fi.ThreadSafe {
 		caps |= transport.CapPin
 	}
 	progress := transport.ProgressManual

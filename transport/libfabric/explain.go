@@ -81,8 +81,12 @@ func (x *explanation) device() {
 // calls adds how calls are made and how completions are found.
 func (x *explanation) calls() {
 	i, d := x.i, x.d
-	x.add("threading", i.Domain.Threading.String(), "the engine makes one call at a time")
-	use := "data moves without calls"
+	use := "the engine makes one call at a time"
+	if d.attr.Caps.Has(transport.CapPin) {
+		use += ", besides registrations"
+	}
+	x.add("threading", i.Domain.Threading.String(), use)
+	use = "data moves without calls"
 	if d.attr.Progress == transport.ProgressManual {
 		use = "data moves only in calls: a goroutine of the engine makes them while the program computes"
 	}

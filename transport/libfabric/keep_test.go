@@ -5,13 +5,17 @@ package libfabric
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 // keeping returns a domain that keeps registrations of up to limit bytes.
@@ -163,4 +167,29 @@ func TestKeptAllocs(t *testing.T) {
 			panic("not registered")
 		}
 	}))
+}
+
+// TestCloseDuringRegistrations: Close waits for registrations of other goroutines, closes what they have
+// registered, and later ones fail.
+func TestCloseDuringRegistrations(t *testing.T) {
+	for range 10 {
+		t.Setenv(testScript, "verbs,pin=1000")
+		a, _ := pair(t, libfabrictest.Name, nil)
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				for {
+					mr, err := a.dom.RegisterMemory(make([]byte, 1000), transport.RemoteRead)
+					if err != nil {
+						assert.ErrorIs(t, err, transport.ErrClosed)
+						return
+					}
+					assert.NoError(t, mr.Close())
+				}
+			})
+		}
+		time.Sleep(5 * time.Millisecond)
+		require.NoError(t, a.dom.Close())
+		group.Wait()
+	}
 }

@@ -36,7 +36,7 @@ type region struct {
 // regions holds the regions of a domain.
 type regions struct {
 	// mu guards the regions and what follows, because regions are registered and closed concurrently
-	// with other calls. No goroutine holds it during a call of libfabric, which may take long.
+	// with other calls. No goroutine but that of Close holds it during a call of libfabric, which may take long.
 	mu     sync.Mutex
 	closed bool           // the domain is closed: there are no further calls of libfabric
 	calls  sync.WaitGroup // counts the calls of libfabric in progress; no Add after closed is set
@@ -149,7 +149,7 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 		t.unlocked(func() { r.fi, e = d.raw.Register(at, len(buf), accessOf(access), key) })
 		delete(t.byKey, key)
 		switch {
-		case e == fi.ErrNoKey && try < keyTries:
+		case e == fi.ErrNoKey && try < keyTries && !t.closed:
 			continue
 		case e != 0:
 			return e
@@ -213,7 +213,9 @@ func (t *regions) close(r *region) error {
 		if e != 0 {
 			return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
 		}
-		delete(t.byKey, r.key)
+		if t.byKey[r.key] == r { // otherwise the provider has given the key to another region meanwhile
+			delete(t.byKey, r.key)
+		}
 	}
 	r.forget()
 	r.next, t.free = t.free, r
@@ -237,6 +239,8 @@ func (t *regions) end() {
 // memory stays pinned until [regions.release], which [domain.Close] calls when no libfabric object is
 // left that could access the memory.
 func (t *regions) closeAll() {
+	t.mu.Lock() // a call that end has waited for continues with mu after its return from libfabric
+	defer t.mu.Unlock()
 	for _, r := range t.byKey {
 		_ = r.fi.Close() // the error is ignored, because closing the domain then fails, too
 		r.fi = fi.RawRegion{}

@@ -126,14 +126,16 @@ static int mr_bind(struct fid *fid, struct fid *with, uint64_t flags)
 static int mr_control(struct fid *fid, int command, void *arg)
 {
 	struct tp_mr *mr = container_of(fid, struct tp_mr, fid.fid);
+	int rc;
 
 	(void) arg;
 	if (command != FI_ENABLE)
 		return -FI_ENOSYS;
-	if (mode(mr->domain) & FI_MR_ENDPOINT && (!mr->ep || !mr->ep->enabled))
-		return -FI_EOPBADSTATE;
-	mr->enabled = true;
-	return 0;
+	tp_lock(mr->domain);
+	mr->enabled = !(mode(mr->domain) & FI_MR_ENDPOINT) || (mr->ep && mr->ep->enabled);
+	rc = mr->enabled ? 0 : -FI_EOPBADSTATE;
+	tp_unlock(mr->domain);
+	return rc;
 }
 
 static int mr_close(struct fid *fid)
