@@ -84,6 +84,10 @@ func plain[T comparable](of func(uint64) T, ops ...operation[T]) element[T] {
 		operation[T]{"upper", nil, func(_, upper T) T { return upper }})
 	for i := range ops {
 		do := ops[i].do
+		if i%2 == 1 {
+			ops[i].op = comm.OpOf(func(a, b T) T { return do(a, b) })
+			continue
+		}
 		ops[i].op = comm.OpFunc(false, func(inout, in []T) {
 			for i := range inout {
 				inout[i] = do(in[i], inout[i])

@@ -42,6 +42,9 @@ func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 		if m.taken = true; st.Tag != m.tag || st.Count != m.n {
 			return nil, fmt.Errorf("receive of %+v: %+v instead of tag %d, %d elements", p, st, m.tag, m.n)
 		}
+		if n, err := comm.CountOf[byte](st); err != nil || m.n > 0 && n%m.n != 0 {
+			return nil, fmt.Errorf("receive of %+v: %d bytes for %d elements: %w", p, n, m.n, err)
+		}
 		return m, nil
 	}
 	return nil, fmt.Errorf("receive of %+v: got %+v, which was not sent", p, st)
@@ -194,8 +197,10 @@ func (e element[T]) send(k *call, out []*message, blocks bool) error {
 		case n == 0:
 			err = comm.Bsend(k.c, buf, m.to, m.tag)
 			clear(buf)
-		case n <= 2 && blocks:
+		case n == 1 && blocks:
 			err = comm.Send(k.c, buf, m.to, m.tag)
+		case n == 2 && blocks:
+			err = comm.Rsend(k.c, buf, m.to, m.tag) // the receive need not be posted
 		case n <= 4 && blocks:
 			err = comm.Ssend(k.c, buf, m.to, m.tag)
 		case n <= 3:

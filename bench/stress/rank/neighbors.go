@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/weft-hpc/weft/comm"
 )
@@ -32,18 +33,41 @@ func neighbors(k *call) error {
 		if err != nil {
 			return err
 		}
+		if err := coordinates(k, g, dims); err != nil {
+			return fmt.Errorf("grid %v: %w", dims, err)
+		}
 		n, own = g, g.Comm
 		slot = func(i int) int { return i ^ 1 }
 	} else {
 		// All ranks draw the same edges. Some occur several times, and some connect a rank with
-		// itself.
+		// itself. GraphOf gets each edge from any rank.
+		drawn := make([]drawnEdge, k.rng.IntN(4*p))
+		for i := range drawn {
+			drawn[i] = drawnEdge{k.rng.IntN(p), comm.Edge{From: k.rng.IntN(p), To: k.rng.IntN(p), Weight: k.rng.IntN(9)}}
+		}
+		together := k.rng.IntN(2) == 0
+		if together { // neighbours are in the order of the ranks that pass the edges
+			slices.SortStableFunc(drawn, func(a, b drawnEdge) int { return a.by - b.by })
+		}
 		sources, dests, slots := make([][]int, p), make([][]int, p), make([][]int, p)
-		for range k.rng.IntN(4 * p) {
-			from, to := k.rng.IntN(p), k.rng.IntN(p)
+		in, out := make([][]int, p), make([][]int, p)
+		var mine []comm.Edge
+		for _, d := range drawn {
+			from, to := d.From, d.To
 			slots[from] = append(slots[from], len(sources[to]))
 			sources[to], dests[from] = append(sources[to], from), append(dests[from], to)
+			in[to], out[from] = append(in[to], d.Weight), append(out[from], d.Weight)
+			if d.by == c.Rank() {
+				mine = append(mine, d.Edge)
+			}
 		}
-		g, err := c.Graph(sources[c.Rank()], dests[c.Rank()])
+		var g *comm.Graph
+		var err error
+		if me := c.Rank(); together {
+			g, err = c.GraphOf(mine)
+		} else {
+			g, err = c.Graph(sources[me], dests[me], comm.Weights(in[me], out[me]))
+		}
 		if err != nil {
 			return err
 		}
@@ -71,6 +95,49 @@ func neighbors(k *call) error {
 		}
 	}
 	return own.Free()
+}
+
+// drawnEdge is an edge, and the rank that passes it to GraphOf.
+type drawnEdge struct {
+	by int
+	comm.Edge
+}
+
+// coordinates checks the coordinates of all ranks of a grid, and makes the grid of some of its dimensions.
+func coordinates(k *call, g *comm.Cart, dims []int) error {
+	for rank := range g.Size() {
+		at := rank
+		want := make([]int, len(dims))
+		for d := len(dims) - 1; d >= 0; d-- {
+			want[d], at = at%dims[d], at/dims[d]
+		}
+		if got := g.Coords(rank); !slices.Equal(got, want) || g.RankAt(got...) != rank {
+			return fmt.Errorf("rank %d is at %v, where rank %d is, instead of at %v", rank, got, g.RankAt(got...), want)
+		}
+	}
+	keep := make([]bool, len(dims))
+	size := 1
+	for d := range keep {
+		if keep[d] = k.rng.IntN(2) == 0; keep[d] {
+			size *= dims[d]
+		}
+	}
+	sub, err := g.Sub(keep...)
+	if err != nil {
+		return err
+	}
+	var want []int // the kept coordinates of this rank
+	for d, at := range g.Coords(g.Rank()) {
+		if keep[d] {
+			want = append(want, at)
+		}
+	}
+	got := sub.Coords(sub.Rank())
+	n, err := comm.AllreduceOne(sub.Comm, 1, comm.Sum[int])
+	if err != nil || n != size || sub.Size() != size || !slices.Equal(got, want) {
+		return fmt.Errorf("the grid of dimensions %v has %d ranks, and this rank is at %v in it: %w", keep, n, got, err)
+	}
+	return sub.Free()
 }
 
 // exchange is an exchange between neighbours.

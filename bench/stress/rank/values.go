@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -92,22 +93,32 @@ func values(k *call) error {
 
 // exchangeValues sends a value to one rank and returns the value that another rank sends.
 func (k *call) exchangeValues(own record, to, from int, codec comm.Codec) (got record, err error) {
-	sent := comm.IsendValue(k.c, own, to, k.tag, codec)
+	var sent func() error // waits for the end of the send
+	if k.own.IntN(2) == 0 {
+		r := comm.IsendValue(k.c, own, to, k.tag, codec)
+		sent = func() error {
+			_, err := k.wait([]comm.Request{r})
+			return err
+		}
+	} else {
+		ended := make(chan error, 1)
+		go func() { ended <- comm.SendValue(k.c, own, to, k.tag, codec) }() // ends when the value is received
+		sent = func() error { return <-ended }
+	}
 	var st comm.Status
 	if k.own.IntN(2) == 0 {
 		got, st, err = comm.RecvValue[record](k.c, from, k.tag, codec)
 	} else {
 		var m *comm.Message
-		if m, _, err = k.c.Mprobe(from, k.tag); err != nil {
-			return got, err
+		if m, _, err = k.c.Mprobe(from, k.tag); err == nil {
+			got, st, err = comm.MrecvValue[record](m, codec)
 		}
-		got, st, err = comm.MrecvValue[record](m, codec)
 	}
 	if err == nil && (st.Source != from || st.Tag != k.tag) {
 		err = fmt.Errorf("the value is from rank %d with tag %d, not from %d with tag %d", st.Source, st.Tag, from, k.tag)
 	}
-	if _, werr := k.wait([]comm.Request{sent}); err == nil {
-		err = werr
+	if err != nil {
+		err = k.fail(err)
 	}
-	return got, err
+	return got, errors.Join(err, sent())
 }

@@ -10,6 +10,7 @@ import (
 // drawn is a view with a random layout, and the memory that it belongs to.
 type drawn[T comparable] struct {
 	view    comm.View[T]
+	layout  comm.Layout
 	mem     []T
 	indices []int // of the elements of the view, in their order
 }
@@ -21,7 +22,7 @@ func (e element[T]) drawView(k *call, n int) (v drawn[T], err error) {
 	if v.mem, err = e.buffer(k, high+k.own.IntN(5)); err != nil {
 		return v, err
 	}
-	v.view, v.indices = comm.Of(v.mem, layout), indices
+	v.view, v.layout, v.indices = comm.Of(v.mem, layout), layout, indices
 	return v, v.view.Err()
 }
 
@@ -29,7 +30,11 @@ func (e element[T]) drawView(k *call, n int) (v drawn[T], err error) {
 func (e element[T]) drawIndices(k *call, n int) (comm.Layout, []int) {
 	shift := k.own.IntN(4)
 	indices := make([]int, 0, n)
-	switch k.own.IntN(4) {
+	kind := k.own.IntN(6)
+	if n == 0 && kind >= 3 { // the parts of cases 3 and 4 have an element
+		kind = 5
+	}
+	switch kind {
 	case 0: // blocks at equal distances, the last one shorter
 		block, gap := 1+k.own.IntN(9), k.own.IntN(4)
 		for i := range n {
@@ -70,12 +75,42 @@ func (e element[T]) drawIndices(k *call, n int) (comm.Layout, []int) {
 			}
 		}
 		return comm.Indexed(lengths, offs), indices
+	case 3: // a part of a matrix, and consecutive elements after it
+		rows := 1 + k.own.IntN(min(6, n))
+		cols := n / rows
+		top, left := k.own.IntN(3), k.own.IntN(3)
+		height, width := top+rows+k.own.IntN(3), left+cols+k.own.IntN(3)
+		for i := range rows * cols {
+			indices = append(indices, shift+(top+i/cols)*width+left+i%cols)
+		}
+		part := comm.Subarray([]int{height, width}, []int{rows, cols}, []int{top, left})
+		return withRest(part, shift, n, indices)
+	case 4: // the blocks that one of several ranks has of a distributed array, and elements after it
+		block, ranks := 1+k.own.IntN(min(9, n)), 1+k.own.IntN(4)
+		own := k.own.IntN(ranks)
+		blocks := n / block
+		for i := range blocks * block {
+			indices = append(indices, shift+(i/block*ranks+own)*block+i%block)
+		}
+		part := comm.Darray(comm.Dim{Size: blocks * block * ranks, Dist: comm.Cyclic, Block: block, Ranks: ranks, Coord: own})
+		return withRest(part, shift, n, indices)
 	default:
 		for i := range n {
 			indices = append(indices, shift+i)
 		}
 		return comm.Contiguous(n).Shift(shift), indices
 	}
+}
+
+// withRest returns the layout of part, moved by shift, and of consecutive elements after the extent of
+// part, so that there are n elements. indices are those of part.
+func withRest(part comm.Layout, shift, n int, indices []int) (comm.Layout, []int) {
+	_, extent := part.Extent()
+	rest := n - len(indices)
+	for i := range rest {
+		indices = append(indices, shift+extent+i)
+	}
+	return comm.Combine([]int{shift, shift + extent}, []comm.Layout{part, comm.Contiguous(rest)}), indices
 }
 
 // put stores data in the elements of the view.
@@ -85,13 +120,21 @@ func (v *drawn[T]) put(data []T) {
 	}
 }
 
-// packed checks that Pack copies data from the view.
+// packed checks that Pack copies data from the view, and Unpack to another view.
 func (v *drawn[T]) packed(data []T) error {
 	b := make([]T, len(data))
 	if n, err := comm.Pack(b, v.view); err != nil || n != len(data) {
 		return fmt.Errorf("%d of %d elements were packed: %w", n, len(data), err)
 	}
-	return same("packed elements", b, data)
+	if err := same("packed elements", b, data); err != nil {
+		return err
+	}
+	other := drawn[T]{mem: make([]T, len(v.mem)), indices: v.indices}
+	check := other.expect("unpacked elements", data)
+	if n, err := comm.Unpack(comm.Of(other.mem, v.layout), b); err != nil || n != len(data) {
+		return fmt.Errorf("%d of %d elements were unpacked: %w", n, len(data), err)
+	}
+	return check()
 }
 
 // expect returns a function that checks that the view has the elements data, and that the elements
