@@ -32,7 +32,8 @@ func (r Region[T]) Len() int { return elem.Whole(r.in.Size(), elem.SizeOf[T]()) 
 
 // Attach permits the other ranks of a dynamic window to access buf, until [Win.Detach] or Free
 // (MPI_Win_attach, MPI 4.1 §12.2.4). buf must not share memory with another attached region. A rank
-// has at most 32 768 regions at one time. Attach is local. It may register buf with a fabric.
+// has at most 32 768 regions at one time. Attach does not communicate, but it may take as long as a
+// fabric needs to register buf.
 //
 // Memory of [Alloc] is fastest: ranks that share memory with this one map it. If all ranks of the
 // window share memory, accumulates to it are loads and stores. Other memory is accessed by RMA, or,

@@ -27,10 +27,11 @@
 // # Threads
 //
 // The caller serialises all calls to a domain and to everything opened from it
-// (FI_THREAD_DOMAIN), except four methods that may run concurrently with other calls:
-// CompletionQueue.Wait, CompletionQueue.Signal, SharedMemoryDomain.Asleep and
-// SharedMemoryDomain.Notify. Only Wait, Shutdown, Close of a domain, and Close of a
-// memory region may block; a region's Close only as long as peers need to finish or
+// (FI_THREAD_DOMAIN), with these exceptions. CompletionQueue.Wait, CompletionQueue.Signal,
+// SharedMemoryDomain.Asleep and SharedMemoryDomain.Notify may run concurrently with other
+// calls. With CapPin the same holds for RegisterMemory and MemoryRegion.Close. Only Wait,
+// Shutdown, Close of a domain, Close of a memory region, and with CapPin RegisterMemory
+// may block; without CapPin, a region's Close only as long as peers need to finish or
 // give up copies of its memory.
 //
 // # Delivery

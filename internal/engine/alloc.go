@@ -141,8 +141,8 @@ func (s *Span) register() error {
 	return nil
 }
 
-// registerWith registers the span with the rails for which that takes long, if pinned is set, or else
-// with the others.
+// registerWith registers the span. If pinned is set, it uses the rails with rail.pin, and the caller does
+// not hold the lock. Otherwise it uses the other rails, and the caller holds the lock.
 func (s *Span) registerWith(pinned bool) error {
 	for i := range s.e.rails {
 		r := &s.e.rails[i]
@@ -194,7 +194,7 @@ func (e *Engine) Reap() error {
 	return err
 }
 
-// free closes the regions for which that takes long, and frees the memory. The caller does not hold the
+// free closes the regions of rails with rail.pin, and frees the memory. The caller does not hold the
 // lock, and has called closeRegions(false).
 func (s *Span) free() error {
 	err := s.closeRegions(true)
@@ -229,8 +229,8 @@ func (s *Span) busyLocked() bool {
 	return false
 }
 
-// closeRegions closes the regions of the rails for which that takes long, if pinned is set. Otherwise it
-// closes those of the other rails, except home, which free closes, and the caller holds the lock.
+// closeRegions closes the span's regions, except home. If pinned is set, it closes those of rails with
+// rail.pin; otherwise those of the other rails, and the caller holds the lock.
 func (s *Span) closeRegions(pinned bool) error {
 	var err error
 	for i, mr := range s.regions {

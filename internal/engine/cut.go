@@ -17,7 +17,7 @@ import (
 //	receive  posted ──────────────────────────► withdrawn, the caller owns the buffer
 //	         matched by a rendezvous ─────────► its message is unexpected again:
 //
-//	         its buffer is registered      the caller owns the buffer
+//	         its buffer is being registered   at once; the caller owns the buffer
 //	         this rank reads it     the Read completes, and its data is dropped; Unfinished.
 //	                                The next receive of the message reads after that
 //	         the sender sends it    the data goes to a buffer of the engine, and the next
@@ -89,8 +89,15 @@ func (u *Unfinished) Done() bool {
 // returns.
 func (e *Engine) cutShort(r *request, why error) error {
 	switch {
-	case r.phase == phasePosted, r.phase == phaseQueued: // no transfer has begun
+	case r.phase == phasePosted: // no transfer has begun
 		e.drop(r, why)
+		return why
+	case r.phase == phaseQueued:
+		registering := r.registering
+		e.drop(r, why)
+		if registering && e.closedErr() == nil {
+			e.retry() // requests may wait behind r
+		}
 		return why
 	case r.kind == kindRecv && e.closedErr() == nil && e.revoked[r.ctx.id/2] == nil:
 		return e.returnMessage(r, why)

@@ -141,7 +141,7 @@ type rail struct {
 	// Nil: Send keeps no message back; otherwise Send may keep small messages, at most until the next
 	// Read of CQ.
 	batch transport.BatchEndpoint
-	pin   transport.PinningDomain // nil: to register memory does not take long; see registrar.go
+	pin   transport.PinningDomain // nil: a registration is fast; see registrar.go
 	flush transport.FlushEndpoint // nil: a message for which Send has returned done has left
 	attr  transport.Attr          // what Domain.Attr has returned
 	eager int                     // maximum number of bytes of data in an eager message
@@ -502,8 +502,8 @@ func (e *Engine) Transport(rank int) string {
 // the engine's own messages have left. Then it ends every other request with ErrClosed, for example
 // a send that is still queued. At last it shuts the transports down, which informs the peers that
 // this rank leaves. The caller makes sure, by a barrier, that all ranks have ended their
-// communication. If ctx ends, Close no longer waits for operations and peers; it waits in any case for
-// a registration of memory that is in progress. If another call of Close or Kill has closed the engine,
+// communication. If ctx ends, Close no longer waits for operations and peers. It always waits for a
+// registration of memory that is in progress. If another call of Close or Kill has closed the engine,
 // Close returns nil, and does not wait for that call.
 func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 

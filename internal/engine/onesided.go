@@ -260,18 +260,22 @@ func (e *Engine) memory(mr transport.MemoryRegion, s *Span, buf []byte, served b
 	return Memory{mr, mr.Key(), remoteAddr(mr, s, buf), s, served, closes}
 }
 
-// RegisterLocal registers buf, the local buffer of a transfer, with a rail. If that would take long, it
-// returns false, and the caller calls RegisterLater. The caller holds the lock.
+// RegisterLocal registers buf, the local buffer of a transfer with a rank of the group, with a rail. If
+// that would take long, it returns false, and the caller calls RegisterLater. The caller holds the lock.
 //
 // Hot path: no allocation in steady state.
-func (p *Port) RegisterLocal(rail int, buf []byte) (m Memory, now bool, err error) {
+func (p *Port) RegisterLocal(rank, rail int, buf []byte) (m Memory, now bool, err error) {
 	e, to := p.e, &p.e.rails[rail]
 	s := e.span(buf)
 	if to.pin == nil || s != nil && s.regions[rail] != nil {
 		m, err = p.register(rail, buf, localAccess, s)
 		return m, true, err
 	}
-	if err := e.closedErr(); err != nil {
+	err = e.closedErr()
+	if err == nil {
+		err = e.peers[p.c.world(rank)].err
+	}
+	if err != nil {
 		return Memory{}, true, err
 	}
 	if mr := to.pin.KeptMemory(buf, localAccess); mr != nil {
@@ -296,8 +300,8 @@ func (p *Port) RegisterLater(t *Transfer, rank, rail int, buf []byte, done func(
 	})
 }
 
-// Deregister ends the access that Register has begun, or of RegisterLocal or RegisterLater. For the
-// zero Memory it does nothing. If the engine is closed, Deregister leaves the region to Close, which
+// Deregister ends the access of a Memory that Register, RegisterLocal or RegisterLater has returned. For
+// the zero Memory it does nothing. If the engine is closed, Deregister leaves the region to Close, which
 // closes the transports with all their regions. The caller holds the lock.
 func (p *Port) Deregister(m Memory) error {
 	e := p.e

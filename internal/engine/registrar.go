@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/weft-hpc/weft/transport"
 )
@@ -108,8 +109,8 @@ func (e *Engine) registerTask(t *registration) {
 	}
 }
 
-// registerNow registers buf with a rail. If that takes long, registerNow releases the lock meanwhile. So
-// it is not for code that the engine calls.
+// registerNow registers buf with a rail. If the registration takes long, registerNow releases the lock
+// meanwhile, so a Service and the code that handles completions must not call it.
 func (e *Engine) registerNow(to *rail, buf []byte, access transport.Access) (transport.MemoryRegion, error) {
 	if to.pin == nil {
 		return to.register(buf, access)
@@ -117,10 +118,36 @@ func (e *Engine) registerNow(to *rail, buf []byte, access transport.Access) (tra
 	e.mu.Unlock()
 	mr, err := to.register(buf, access)
 	e.mu.Lock()
+	if err != nil && !e.closed && e.closeQueued() { // there may be room now
+		e.mu.Unlock()
+		mr, err = to.register(buf, access)
+		e.mu.Lock()
+	}
 	if e.closed { // the domain closes the region
 		return nil, errFinalize
 	}
 	return mr, err
+}
+
+// closeQueued closes the regions that the registrar would close later. It releases the lock meanwhile.
+// It returns false if there are none.
+func (e *Engine) closeQueued() bool {
+	var regions []transport.MemoryRegion
+	e.registrar.queue = slices.DeleteFunc(e.registrar.queue, func(t registration) bool {
+		if t.close != nil {
+			regions = append(regions, t.close)
+		}
+		return t.close != nil
+	})
+	if len(regions) == 0 {
+		return false
+	}
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	for _, mr := range regions {
+		_ = mr.Close() // as in closeLater
+	}
+	return true
 }
 
 // registerFor makes buf, the buffer of r, a region of the rail to. If a span contains buf and has a region of

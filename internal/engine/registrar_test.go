@@ -238,11 +238,11 @@ func TestCutWhileRegistering(t *testing.T) {
 	f := newPinFabric(g.pass)
 	cs := world(openJob(t, 2, f, nil))
 	data, in := pattern(20_000, 5), make([]byte, 20_000)
-	ended, cancel := context.WithTimeout(background, 20*time.Millisecond)
+	short, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
 
 	gate := g.next()
-	err := cs[0].Send(ended, data, Env{Peer: 1})
+	err := cs[0].Send(short, data, Env{Peer: 1})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	var u *Unfinished
 	require.False(t, errors.As(err, &u), "the message was withdrawn")
@@ -264,6 +264,42 @@ func TestCutWhileRegistering(t *testing.T) {
 	}
 	require.NoError(t, check(in, data))
 	require.Eventually(t, func() bool { return f.open.Load() == 0 }, testTimeout, time.Millisecond)
+}
+
+// TestMessageBehindACutSend: a message that waits behind a send, whose buffer is being registered, leaves
+// when that send is cut short, although its rank sleeps on the transports.
+func TestMessageBehindACutSend(t *testing.T) {
+	g := make(gates, 1)
+	cs := world(openJob(t, 2, newPinFabric(g.pass), noAsync))
+	woken := make(chan error)
+	go func() { // ends when rank 1 sends below
+		_, err := cs[0].Recv(background, make([]byte, 1), Env{Peer: 1, Tag: 4})
+		woken <- err
+	}()
+	require.Eventually(t, func() bool {
+		e := cs[0].e
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.asleep
+	}, testTimeout, time.Millisecond)
+	gate := g.next()
+	defer close(gate)
+	ctx, cancel := context.WithCancel(background)
+	ended := make(chan error)
+	go func() { ended <- cs[0].Send(ctx, pattern(20_000, 5), Env{Peer: 1}) }() // ends with ctx
+	require.Eventually(t, func() bool { return len(g) == 0 }, testTimeout, time.Millisecond)
+	behind := cs[0].Isend([]byte{8}, Env{Peer: 1, Tag: 3})
+	time.Sleep(20 * time.Millisecond) // so that the goroutine of Recv sleeps again
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	one := make([]byte, 1)
+	_, err := cs[1].Recv(background, one, Env{Peer: 0, Tag: 3})
+	require.NoError(t, err)
+	require.Equal(t, []byte{8}, one)
+	require.NoError(t, cs[1].Send(background, one, Env{Peer: 0, Tag: 4}))
+	require.NoError(t, <-woken)
+	_, err = behind.Wait(background)
+	require.NoError(t, err)
 }
 
 // TestCloseWhileRegistering: Close ends requests whose buffers are being registered, and waits for

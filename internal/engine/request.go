@@ -101,8 +101,8 @@ type request struct {
 	// waits for it return ErrPending. Otherwise the receive fails. See pendingErr.
 	stays  bool
 	moving bool // its data is being transferred; Engine.moving counts it
-	// See registrar.go. registering: its buffer is being registered. registered: that has ended, and the
-	// registrar closes region, or the transport had no room for a region.
+	// See registrar.go. registering: the registrar has the task to register buf. registered: that task has
+	// ended, or the transport had no room for a region; if region is set, the registrar closes it.
 	registering, registered bool
 	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset, total, registering and registered. It is
 	// false for most receives, which do not set these fields.

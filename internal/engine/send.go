@@ -223,7 +223,8 @@ func (e *Engine) submit(r *request) {
 	case r.kind == kindSend && r.phase == phaseQueued:
 		q = &p.data
 	case r.kind == kindSend && r.phase == phaseStreaming:
-		q, wait = &p.streams, e.draining || p.control.head != nil || p.data.head != nil
+		sends := p.data.head != nil && !p.data.head.req.registering
+		q, wait = &p.streams, e.draining || p.control.head != nil || sends
 	}
 	if wait || q.head != nil || !e.attempt(r) {
 		e.enqueue(q, r)
@@ -460,6 +461,8 @@ func (e *Engine) stall(peer int32) {
 		p.isQueued = true
 		e.stalled = append(e.stalled, peer)
 		e.wakeSleeper()
+	} else if e.asleep && e.oversleeps() {
+		e.signal() // so far the requests to the peer have waited for a registration only
 	}
 }
 
@@ -496,10 +499,12 @@ func (e *Engine) retry() (n int) {
 }
 
 // serve starts the requests in q, a queue of peer p, in their order. It ends if the endpoint has no
-// room for the next one, or if streams have sent a streamBurst. It returns the number of requests of
+// room for the next one, if the buffer of the next one is being registered, or if streams have sent a
+// streamBurst. It returns the number of requests of
 // which it has sent something.
 func (e *Engine) serve(p *peer, q *list) (n int) {
 	sent := 0 // bytes of streams
+loop:
 	for q.head != nil && !p.noRoom {
 		r := q.pop()
 		streams, offset, total := r.phase == phaseStreaming, r.offset, r.total
@@ -518,7 +523,7 @@ func (e *Engine) serve(p *peer, q *list) (n int) {
 		default:
 			q.pushFront(&r.node)
 			if r.registering {
-				return n
+				break loop
 			}
 		}
 		if sent >= streamBurst && q.head != nil {

@@ -110,14 +110,14 @@ func (t *target) overlapsAtomic(op *operation) bool {
 	return false
 }
 
-// registerAndPost posts a Put or Get whose buffer the fabric wants registered (MRLocal). If the
-// registration takes long, the operation is posted later.
+// registerAndPost posts a Put or Get on a fabric that requires a registration of its local buffer
+// (MRLocal). If the registration takes long, the operation is posted later.
 func (t *target) registerAndPost(op *operation) {
 	buf := op.src
 	if op.kind == wire.WinGet {
 		buf = op.result
 	}
-	if m, now, err := t.w.port.RegisterLocal(t.rail, buf); now {
+	if m, now, err := t.w.port.RegisterLocal(t.rank, t.rail, buf); now {
 		op.registered(m, err)
 		return
 	}

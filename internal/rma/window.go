@@ -414,7 +414,8 @@ func (w *Window) deregister() error {
 // memory that New has allocated any more.
 //
 // Buffers of this rank's pending operations stay in use until the operations have ended. FlushAll
-// waits for that, even after the window was revoked. Close does not communicate. It may be called again.
+// waits for that, even after the window was revoked. Close does not communicate. It may be
+// called again; such a call does not wait for the first one.
 func (w *Window) Close() error {
 	w.Leave()
 	w.port.Lock()

@@ -123,7 +123,7 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 		if !h.usable(i) {
 			continue
 		}
-		if own := h.natively(req, i); own != nil {
+		for _, own := range h.natively(req, i) {
 			if own, err := h.find(own, local, true); own != nil || err != nil {
 				return own, err
 			}
@@ -167,31 +167,36 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 	return nil, nil
 }
 
-// natively returns req for the provider of i, with what suits the provider better than req, or nil if
-// there is no such thing:
+// natively returns hints that suit the provider of i better than req, the best first; none if req suits it:
 //
 //   - An adapter makes progress in the way that it does by itself. Providers over sockets and shared
 //     memory make automatic progress by a thread, if they are not asked for manual progress, and with
 //     that each message takes longer.
 //   - If the provider pins memory (FI_MR_ALLOCATED), registrations run concurrently with other calls
 //     (FI_THREAD_SAFE). Other providers need fewer locks.
-func (h *hints) natively(req, i *fi.Info) *fi.Info {
+func (h *hints) natively(req, i *fi.Info) (better []*fi.Info) {
 	progress := req.Domain.DataProgress == fi.ProgressManual && !emulated(i.EP.Protocol)
 	pins := req.Domain.Threading == fi.ThreadDomain && i.Domain.MRMode&fi.MRAllocated != 0
-	if !progress && !pins {
-		return nil
-	}
-	own := h.info(req.Caps, req.Domain.MRMode)
-	own.Fabric.ProvName = i.Fabric.ProvName
-	own.Domain.ControlProgress, own.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
-	own.Domain.Threading = req.Domain.Threading
-	if progress {
-		own.Domain.ControlProgress, own.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+	with := func(progress, pins bool) {
+		own := h.info(req.Caps, req.Domain.MRMode)
+		own.Fabric.ProvName = i.Fabric.ProvName
+		own.Domain.ControlProgress, own.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
+		own.Domain.Threading = req.Domain.Threading
+		if progress {
+			own.Domain.ControlProgress, own.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+		}
+		if pins {
+			own.Domain.Threading = fi.ThreadSafe
+		}
+		better = append(better, own)
 	}
 	if pins {
-		own.Domain.Threading = fi.ThreadSafe
+		with(progress, true)
 	}
-	return own
+	if progress {
+		with(true, false)
+	}
+	return better
 }
 
 // getInfo calls fi_getinfo. If no provider matches, it returns nil and no error.

@@ -34,8 +34,8 @@ const (
 )
 
 // domain implements transport.Domain. It has the whole state of a rank's libfabric transport. The
-// caller makes one call at a time, except those that may run concurrently with others: Wait and Signal,
-// which use only the fields from epfd on, and registrations, which use mrs.
+// caller makes one call at a time. Exceptions: Wait and Signal use only the fields from epfd on, and
+// RegisterMemory, KeptMemory and the Close of regions use only mrs and constant fields.
 type domain struct {
 	cfg          transport.Config
 	info         *fi.Info
@@ -152,8 +152,8 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	default:
 	}
 	if info.Tx.IovLimit < 2 || d.mrMode&fi.MRLocal != 0 {
-		// A message in two segments, the arena's and the caller's, is not possible, or would need a
-		// registration of the caller's. So every message is copied, and larger ones use rendezvous.
+		// A message in two segments, the arena's and the caller's, is not possible, or the caller's
+		// segment would need a registration. So every message is copied, and larger ones use rendezvous.
 		frame = min(frame, frameSize+copyLimit)
 	}
 	frame = min(frame, info.EP.MaxMsgSize)

@@ -83,7 +83,7 @@ func (x *explanation) calls() {
 	i, d := x.i, x.d
 	use := "the engine makes one call at a time"
 	if d.attr.Caps.Has(transport.CapPin) {
-		use += ", besides registrations"
+		use += "; registrations run concurrently"
 	}
 	x.add("threading", i.Domain.Threading.String(), use)
 	use = "data moves without calls"
@@ -108,7 +108,7 @@ func (x *explanation) memory() {
 		bit fi.MRMode
 		use string
 	}{
-		{fi.MRLocal, "local buffers are registered, too: messages that travel at once are copied through registered buffers, and a receiver registers its memory to read a longer one"},
+		{fi.MRLocal, "local buffers are registered, too: eager messages are copied through registered buffers, and the receiver of a longer message registers its memory to read it"},
 		{fi.MRVirtAddr, "peers name remote memory by its virtual address"},
 		{fi.MRAllocated, "memory is registered when it is allocated, and stays so until the registration ends"},
 		{fi.MRProvKey, "the provider chooses the keys"},

@@ -27,7 +27,7 @@ import (
 // exists. Other memory, such as that of mmap(2), can get other pages without notice, so its
 // registrations are not kept. (Memory of Engine.Alloc needs none: it is registered once.)
 //
-// Where registrations take long, the engine asks KeptMemory first, which calls nothing.
+// If registrations take long, the engine first calls KeptMemory, which does not call libfabric.
 //
 // What is kept is bounded by [keptBuffers] and by the parameter transport.libfabric.keep_registered.
 // The buffer that was not used for the longest time is given up first.

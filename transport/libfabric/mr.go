@@ -36,9 +36,9 @@ type region struct {
 // regions holds the regions of a domain.
 type regions struct {
 	// mu guards the regions and what follows, because regions are registered and closed concurrently
-	// with other calls. No goroutine but that of Close holds it during a call of libfabric, which may take long.
+	// with other calls. Only closeAll holds it during calls of libfabric, which may take long.
 	mu     sync.Mutex
-	closed bool           // the domain is closed: there are no further calls of libfabric
+	closed bool           // no further call of libfabric begins, except those of closeAll
 	calls  sync.WaitGroup // counts the calls of libfabric in progress; no Add after closed is set
 	// byKey has the open registrations by key, and those for which a call of libfabric is in progress;
 	// nil: there was none yet.
@@ -147,7 +147,9 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 		var e fi.Errno
 		t.byKey[key] = r // no other region gets the key
 		t.unlocked(func() { r.fi, e = d.raw.Register(at, len(buf), accessOf(access), key) })
-		delete(t.byKey, key)
+		if t.byKey[key] == r { // otherwise the provider has given the key to another region meanwhile
+			delete(t.byKey, key)
+		}
 		switch {
 		case e == fi.ErrNoKey && try < keyTries && !t.closed:
 			continue
@@ -213,7 +215,7 @@ func (t *regions) close(r *region) error {
 		if e != 0 {
 			return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
 		}
-		if t.byKey[r.key] == r { // otherwise the provider has given the key to another region meanwhile
+		if t.byKey[r.key] == r { // otherwise another region has got this key from the provider since fi_close
 			delete(t.byKey, r.key)
 		}
 	}
@@ -227,7 +229,8 @@ func (r *region) forget() {
 	r.pin.Unpin()
 }
 
-// end waits for the calls of libfabric in progress, after which there are none.
+// end makes later registrations fail and later closes do nothing, and waits for the calls of libfabric
+// in progress.
 func (t *regions) end() {
 	t.mu.Lock()
 	t.closed = true
