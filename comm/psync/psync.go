@@ -113,7 +113,7 @@ func (m *Mutex) TryLock() (bool, error) {
 	select {
 	case m.own <- struct{}{}:
 	default:
-		return false, nil
+		return false, m.w.Comm().Context().Err()
 	}
 	got, err := m.w.TryLock(m.home, comm.LockExclusive)
 	if !got {
@@ -123,13 +123,18 @@ func (m *Mutex) TryLock() (bool, error) {
 }
 
 // Unlock releases the lock. Any goroutine of the rank that holds the lock may call Unlock. Errors:
-// ErrRMASync if no goroutine of this rank has the lock; those of [comm.Win.Unlock].
+// ErrRMASync if no goroutine of this rank has the lock; the error of the context of c, after which the
+// rank still has the lock; those of [comm.Win.Unlock], after which it does not.
 func (m *Mutex) Unlock() error {
-	if err := m.w.Unlock(m.home); err != nil {
+	err := m.w.Unlock(m.home)
+	if errors.Is(err, comm.ErrRMASync) || err != nil && m.w.Comm().Context().Err() != nil {
 		return err
 	}
-	<-m.own
-	return nil
+	select {
+	case <-m.own:
+	default: // a further call after an error
+	}
+	return err
 }
 
 // Free frees the lock. No rank may hold it. Free is collective over the communicator and blocks.

@@ -307,3 +307,47 @@ func TestFailedHolder(t *testing.T) {
 		return nil
 	}, commtest.WithNotify(), commtest.WithTimeout(time.Minute))
 }
+
+// TestHomeFailsUnderLock: a rank has a lock when the rank that keeps it fails. Unlock fails, and so do the
+// calls of the rank's other goroutines that wait for the lock or try to get it.
+func TestHomeFailsUnderLock(t *testing.T) {
+	commtest.Run(t, 2, func(c *comm.Comm) error {
+		m, err := psync.NewMutex(c, 1)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			if err := m.Lock(); err != nil {
+				return err
+			}
+		}
+		if err := c.Barrier(); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			commtest.Kill(c)
+			return nil
+		}
+		waits, tries := make(chan error, 1), make(chan error, 1)
+		go func() { waits <- m.Lock() }() // these two end when a call fails
+		go func() {
+			for {
+				if _, err := m.TryLock(); err != nil {
+					tries <- err
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		for len(c.FailedRanks()) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		uerr := m.Unlock()
+		for call, err := range map[string]error{"Unlock": uerr, "Lock": <-waits, "TryLock": <-tries} {
+			if !errors.Is(err, comm.ErrProcFailed) {
+				return fmt.Errorf("%s: %w", call, err)
+			}
+		}
+		return nil
+	}, commtest.WithNotify(), commtest.WithTimeout(time.Minute))
+}
