@@ -328,22 +328,17 @@ func TestHomeFailsUnderLock(t *testing.T) {
 			commtest.Kill(c)
 			return nil
 		}
-		waits, tries := make(chan error, 1), make(chan error, 1)
-		go func() { waits <- m.Lock() }() // these two end when a call fails
-		go func() {
-			for {
-				if _, err := m.TryLock(); err != nil {
-					tries <- err
-					return
-				}
-				time.Sleep(time.Millisecond)
-			}
-		}()
-		for len(c.FailedRanks()) == 0 {
-			time.Sleep(time.Millisecond)
+		waits := make(chan error, 1)
+		go func() { waits <- m.Lock() }() // ends when the failure is known
+		if got, err := m.TryLock(); got || err != nil {
+			return fmt.Errorf("TryLock of a lock that this rank has: %v, %w", got, err)
 		}
-		uerr := m.Unlock()
-		for call, err := range map[string]error{"Unlock": uerr, "Lock": <-waits, "TryLock": <-tries} {
+		if _, err := comm.Recv(c, []int{0}, 1, 0); !errors.Is(err, comm.ErrProcFailed) { // ends when the failure is known
+			return err
+		}
+		uerr, lerr := m.Unlock(), <-waits
+		_, terr := m.TryLock()
+		for call, err := range map[string]error{"Unlock": uerr, "Lock": lerr, "TryLock": terr} {
 			if !errors.Is(err, comm.ErrProcFailed) {
 				return fmt.Errorf("%s: %w", call, err)
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/inproc/pintest"
 	"github.com/weft-hpc/weft/transport/shm"
 )
 
@@ -159,8 +160,8 @@ func flavours() map[string]func() (transport.Provider, map[string]string) {
 				inproc.WithMaxRMASize(30000), inproc.WithRMADelay(2), inproc.WithEagerLimit(1024)), nil
 		},
 		"pins slowly": func() (transport.Provider, map[string]string) {
-			f := newPinFabric(slowly)
-			f.keeps = true
+			f := pintest.New(slowly)
+			f.Keeps = true
 			return f, nil
 		},
 		"no room": func() (transport.Provider, map[string]string) {

@@ -203,16 +203,16 @@ type Memory struct {
 	// RMA writes of peers to the memory advance only while this rank polls; Engine.exposed counts such
 	// memory.
 	served bool
-	closes regionCloser // how Deregister closes Region
+	closes regionCloser // what closes Region
 }
 
-// regionCloser says how to close a region; see registrar.go.
+// regionCloser says what closes a region; see registrar.go.
 type regionCloser uint8
 
 const (
-	closeNow      regionCloser = iota // with the lock
-	closeUnlocked                     // without the lock
-	closeLater                        // by the registrar
+	closesLocked    regionCloser = iota // Deregister, with the lock
+	closesUnlocked                      // Deregister, without the lock
+	closesRegistrar                     // the registrar
 )
 
 // Register registers buf with a rail, so that peers can access it. If buf is part of memory of
@@ -241,9 +241,9 @@ func (p *Port) register(rail int, buf []byte, access transport.Access, s *Span) 
 	if err != nil {
 		return Memory{}, err
 	}
-	closes := closeNow
+	closes := closesLocked
 	if e.rails[rail].pin != nil {
-		closes = closeUnlocked
+		closes = closesUnlocked
 	}
 	if served {
 		e.exposed++
@@ -279,7 +279,7 @@ func (p *Port) RegisterLocal(rank, rail int, buf []byte) (m Memory, now bool, er
 		return Memory{}, true, err
 	}
 	if mr := to.pin.KeptMemory(buf, localAccess); mr != nil {
-		return e.memory(mr, nil, buf, false, closeNow), true, nil
+		return e.memory(mr, nil, buf, false, closesLocked), true, nil
 	}
 	return Memory{}, false, nil
 }
@@ -316,13 +316,13 @@ func (p *Port) Deregister(m Memory) error {
 		return nil
 	}
 	switch m.closes {
-	case closeLater:
+	case closesRegistrar:
 		e.closeLater(m.Region)
 		return nil
-	case closeUnlocked:
+	case closesUnlocked:
 		e.mu.Unlock()
 		defer e.mu.Lock()
-	case closeNow:
+	case closesLocked:
 	}
 	return m.Region.Close()
 }

@@ -311,8 +311,8 @@ func TestContextsOfGoEndCalls(t *testing.T) {
 		require.NoError(t, cs[1].Send(background, make([]byte, 8), Env{Peer: 0, Tag: 4}))
 		_, err := r.Wait(background)
 		require.NoError(t, err)
-		if unfinished == nil {
-			return // the send was withdrawn, for example because its buffer was being registered
+		if unfinished == nil && engines[0].rails[0].pin != nil {
+			return // the send was withdrawn, because its buffer was being registered
 		}
 		// The send above has returned an error, but the engine still sends its message.
 		ranks(t, cs[1:], func(c *Context, _ int) error {

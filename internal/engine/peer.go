@@ -19,8 +19,8 @@ type peer struct {
 	credit          int    // bytes of the peer's memory for unexpected messages that this rank may still use
 	unexpectedBytes int    // bytes of this rank's memory for unexpected messages that the peer uses
 	owed            int    // bytes of credit that this rank has not yet returned to the peer
-	// Requests that wait for room in the endpoint, or behind a send whose buffer is being registered, by kind. retry usually starts them in the order of these
-	// fields.
+	// Requests that wait for room in the endpoint, or behind a send whose buffer is being registered, by
+	// kind. retry usually starts them in the order of these fields.
 	control list // messages of the engine itself and of ports, RMA operations, remote atomics
 	data    list // sends of the program, and of MsgLeave, of which nothing has left yet
 	streams list // sends by rendezvous without RMA, of which a segment is the next to leave

@@ -93,8 +93,8 @@ func (e *Engine) readAll() {
 
 // napTime returns the time limit of a sleep on the transports; negative: there is none. A sleep
 // needs a limit in two cases. If requests wait for room in an endpoint, no event reports that there
-// is room again (except after ErrAbsent). (If they wait for a registration, the registrar calls retry.) And if sleeps are naps (Engine.napsOnly), a transfer or a
-// write by a peer may need this rank's polls.
+// is room again (except after ErrAbsent). (If they wait for a registration, the registrar calls retry.)
+// And if sleeps are naps (Engine.napsOnly), a transfer or a write by a peer may need this rank's polls.
 func (e *Engine) napTime() time.Duration {
 	if e.napsOnly && e.moving+e.exposed > 0 {
 		return napLength

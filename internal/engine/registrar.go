@@ -211,7 +211,7 @@ func (x *transferRegistration) registered(mr transport.MemoryRegion, err error) 
 	t.registering, t.r.done = false, true
 	var m Memory
 	if err == nil {
-		m = t.port.e.memory(mr, nil, x.buf, false, closeLater)
+		m = t.port.e.memory(mr, nil, x.buf, false, closesRegistrar)
 	}
 	x.done(m, err)
 	if t.port.closed && t.r.done {

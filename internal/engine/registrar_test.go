@@ -5,134 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/transport"
-	"github.com/weft-hpc/weft/transport/inproc"
+	"github.com/weft-hpc/weft/transport/inproc/pintest"
 )
-
-// pinFabric is a fabric like that of an adapter that pins memory: CapPin, MRLocal.
-type pinFabric struct {
-	*inproc.Fabric
-	// register runs at the beginning of each RegisterMemory; an error is its result.
-	register func() error
-	keeps    bool         // KeptMemory returns a region in one of two calls
-	open     atomic.Int32 // number of open regions
-}
-
-func newPinFabric(register func() error) *pinFabric {
-	f := inproc.NewFabric(inproc.WithMRMode(transport.MRVirtAddr|transport.MRLocal|transport.MRAllocated),
-		inproc.WithEagerLimit(1024), inproc.WithMaxRMASize(30000), inproc.WithRMADelay(2), inproc.WithoutSharedMemory())
-	return &pinFabric{Fabric: f, register: register}
-}
-
-type pinDomain struct {
-	transport.Domain
-	f  *pinFabric
-	mu sync.Mutex // one call of RegisterMemory of the domain below at a time
-}
-
-type pinEndpoint struct {
-	transport.Endpoint
-	rma transport.RMAEndpoint
-}
-
-type pinRegion struct {
-	transport.MemoryRegion
-	f *pinFabric
-}
-
-func (f *pinFabric) Open(cfg transport.Config) (transport.Domain, error) {
-	d, err := f.Fabric.Open(cfg)
-	return &pinDomain{Domain: d, f: f}, err
-}
-
-func (d *pinDomain) Attr() transport.Attr {
-	a := d.Domain.Attr()
-	a.Caps |= transport.CapPin
-	return a
-}
-
-func (d *pinDomain) RegisterMemory(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	if err := d.f.register(); err != nil {
-		return nil, err
-	}
-	return d.registerNow(buf, access)
-}
-
-func (d *pinDomain) registerNow(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	mr, err := d.Domain.RegisterMemory(buf, access)
-	if err != nil {
-		return nil, err
-	}
-	d.f.open.Add(1)
-	return &pinRegion{mr, d.f}, nil
-}
-
-func (d *pinDomain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
-	if !d.f.keeps || rand.N(2) == 0 {
-		return nil
-	}
-	mr, err := d.registerNow(buf, access)
-	if err != nil {
-		return nil
-	}
-	return mr
-}
-
-func (r *pinRegion) Close() error {
-	r.f.open.Add(-1)
-	return r.MemoryRegion.Close()
-}
-
-func (d *pinDomain) OpenEndpoint(av transport.AddressVector, cq transport.CompletionQueue) (transport.Endpoint, error) {
-	ep, err := d.Domain.OpenEndpoint(av, cq)
-	if err != nil {
-		return nil, err
-	}
-	return &pinEndpoint{ep, ep.(transport.RMAEndpoint)}, nil
-}
-
-func (e *pinEndpoint) Read(op *transport.Op) error  { return e.with(op, e.rma.Read) }
-func (e *pinEndpoint) Write(op *transport.Op) error { return e.with(op, e.rma.Write) }
-
-func (e *pinEndpoint) with(op *transport.Op, post func(*transport.Op) error) error {
-	if r, ok := op.Region.(*pinRegion); ok {
-		op.Region = r.MemoryRegion
-	}
-	return post(op)
-}
 
 // slowly registers after a short random time.
 func slowly() error {
 	time.Sleep(rand.N(200 * time.Microsecond))
 	return nil
-}
-
-// gates block registrations: each one that a test has sent blocks one registration until it is closed.
-type gates chan chan struct{}
-
-func (g gates) pass() error {
-	select {
-	case one := <-g:
-		<-one
-	default:
-	}
-	return nil
-}
-
-// next returns the gate of the next registration.
-func (g gates) next() chan struct{} {
-	one := make(chan struct{})
-	g <- one
-	return one
 }
 
 // roundTrips sends n messages of one byte from a to b and back.
@@ -157,9 +42,9 @@ func (c *Context) me() int { return c.rank(int32(c.e.rank)) }
 // being registered, both ranks exchange messages with another rank, and a later message to the same
 // rank keeps its place. At the end no region is open.
 func TestRegistrationBlocksNoOtherMessage(t *testing.T) {
-	g := make(gates, 2)
-	sender, receiver := g.next(), g.next()
-	f := newPinFabric(g.pass)
+	g := pintest.NewGates()
+	sender, receiver := g.Next(), g.Next()
+	f := pintest.New(g.Pass)
 	cs := world(openJob(t, 3, f, nil))
 	data, in := pattern(100_000, 3), make([]byte, 100_000)
 	send := cs[0].Isend(data, Env{Peer: 1, Tag: 1})
@@ -186,7 +71,7 @@ func TestRegistrationBlocksNoOtherMessage(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, check(in, data))
-	require.Eventually(t, func() bool { return f.open.Load() == 0 }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Regions.Load() == 0 }, testTimeout, time.Millisecond)
 }
 
 // TestRegistrationFails: if the fabric refuses the buffer of the sender or of the receiver, the call
@@ -197,7 +82,7 @@ func TestRegistrationFails(t *testing.T) {
 		for _, result := range []error{errPin, transport.ErrAgain} {
 			t.Run(fmt.Sprint(of, "/", result), func(t *testing.T) {
 				calls := 0
-				f := newPinFabric(func() error {
+				f := pintest.New(func() error {
 					if calls++; (calls == 1) == (of == "sender") && calls < 3 {
 						return result
 					}
@@ -234,14 +119,14 @@ func TestRegistrationFails(t *testing.T) {
 // TestCutWhileRegistering: a send or receive whose context ends while its buffer is being registered
 // gives the buffer back at once, and no message is lost.
 func TestCutWhileRegistering(t *testing.T) {
-	g := make(gates, 1)
-	f := newPinFabric(g.pass)
+	g := pintest.NewGates()
+	f := pintest.New(g.Pass)
 	cs := world(openJob(t, 2, f, nil))
 	data, in := pattern(20_000, 5), make([]byte, 20_000)
 	short, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
 
-	gate := g.next()
+	gate := g.Next()
 	err := cs[0].Send(short, data, Env{Peer: 1})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	var u *Unfinished
@@ -250,7 +135,7 @@ func TestCutWhileRegistering(t *testing.T) {
 
 	send := cs[0].Isend(data, Env{Peer: 1})
 	require.NoError(t, roundTrips(cs[0], cs[1], 1)) // the RTS has arrived
-	gate = g.next()
+	gate = g.Next()
 	again, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
 	_, err = cs[1].Recv(again, in, Env{Peer: 0})
@@ -263,37 +148,34 @@ func TestCutWhileRegistering(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, check(in, data))
-	require.Eventually(t, func() bool { return f.open.Load() == 0 }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return f.Regions.Load() == 0 }, testTimeout, time.Millisecond)
 }
 
 // TestMessageBehindACutSend: a message that waits behind a send, whose buffer is being registered, leaves
-// when that send is cut short, although its rank sleeps on the transports.
+// when that send is withdrawn, although its rank sleeps on the transports.
 func TestMessageBehindACutSend(t *testing.T) {
-	g := make(gates, 1)
-	cs := world(openJob(t, 2, newPinFabric(g.pass), noAsync))
+	g := pintest.NewGates()
+	cs := world(openJob(t, 2, pintest.New(g.Pass), noAsync))
 	woken := make(chan error)
 	go func() { // ends when rank 1 sends below
 		_, err := cs[0].Recv(background, make([]byte, 1), Env{Peer: 1, Tag: 4})
 		woken <- err
 	}()
+	gate := g.Next()
+	defer close(gate)
+	send := cs[0].Isend(pattern(20_000, 5), Env{Peer: 1})
+	<-g.Entered
+	behind := cs[0].Isend([]byte{8}, Env{Peer: 1, Tag: 3})
 	require.Eventually(t, func() bool {
 		e := cs[0].e
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return e.asleep
+		return e.asleep && e.nap < 0
 	}, testTimeout, time.Millisecond)
-	gate := g.next()
-	defer close(gate)
-	ctx, cancel := context.WithCancel(background)
-	ended := make(chan error)
-	go func() { ended <- cs[0].Send(ctx, pattern(20_000, 5), Env{Peer: 1}) }() // ends with ctx
-	require.Eventually(t, func() bool { return len(g) == 0 }, testTimeout, time.Millisecond)
-	behind := cs[0].Isend([]byte{8}, Env{Peer: 1, Tag: 3})
-	time.Sleep(20 * time.Millisecond) // so that the goroutine of Recv sleeps again
-	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
+	_, err := send.Retract(context.Canceled)
+	require.ErrorIs(t, err, context.Canceled)
 	one := make([]byte, 1)
-	_, err := cs[1].Recv(background, one, Env{Peer: 0, Tag: 3})
+	_, err = cs[1].Recv(background, one, Env{Peer: 0, Tag: 3})
 	require.NoError(t, err)
 	require.Equal(t, []byte{8}, one)
 	require.NoError(t, cs[1].Send(background, one, Env{Peer: 0, Tag: 4}))
@@ -305,15 +187,12 @@ func TestMessageBehindACutSend(t *testing.T) {
 // TestCloseWhileRegistering: Close ends requests whose buffers are being registered, and waits for
 // the registration.
 func TestCloseWhileRegistering(t *testing.T) {
-	entered, gate := make(chan struct{}), make(chan struct{})
-	engines := openJob(t, 2, newPinFabric(func() error {
-		close(entered)
-		<-gate
-		return nil
-	}), nil)
+	g := pintest.NewGates()
+	gate := g.Next()
+	engines := openJob(t, 2, pintest.New(g.Pass), nil)
 	cs := world(engines)
 	send := cs[0].Isend(pattern(20_000, 5), Env{Peer: 1})
-	<-entered
+	<-g.Entered
 	closed := make(chan error)
 	go func() { closed <- engines[0].Close(background) }() // ends with Close; received below
 	_, err := send.Wait(background)

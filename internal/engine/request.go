@@ -104,8 +104,8 @@ type request struct {
 	// See registrar.go. registering: the registrar has the task to register buf. registered: that task has
 	// ended, or the transport had no room for a region; if region is set, the registrar closes it.
 	registering, registered bool
-	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset, total, registering and registered. It is
-	// false for most receives, which do not set these fields.
+	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset, total, registering
+	// and registered. It is false for most receives, which do not set these fields.
 	loaded bool
 
 	sig  uint16 // signature of the message's elements, from Env.Sig

@@ -255,14 +255,14 @@ func (e *Engine) attempt(r *request) bool {
 	for from := r.offset; ; {
 		done, err := e.launch(r)
 		switch {
+		case err == nil && !done:
+			e.markInflight(r)
+			return true
 		case errors.Is(err, transport.ErrAgain):
 			e.peers[r.peer].noteNoRoom(err)
 			return false
 		case errors.Is(err, errRegistering):
 			return false
-		case err == nil && !done:
-			e.markInflight(r)
-			return true
 		case err != nil || r.phase != phaseStreaming || r.offset == r.total:
 			e.opDone(r, err)
 			return true
@@ -461,8 +461,8 @@ func (e *Engine) stall(peer int32) {
 		p.isQueued = true
 		e.stalled = append(e.stalled, peer)
 		e.wakeSleeper()
-	} else if e.asleep && e.oversleeps() {
-		e.signal() // so far the requests to the peer have waited for a registration only
+	} else if e.asleep && e.nap < 0 && p.noRoom && !p.absent {
+		e.signal() // so far the requests to the peer have waited for a registration only, without a time limit
 	}
 }
 
@@ -500,8 +500,7 @@ func (e *Engine) retry() (n int) {
 
 // serve starts the requests in q, a queue of peer p, in their order. It ends if the endpoint has no
 // room for the next one, if the buffer of the next one is being registered, or if streams have sent a
-// streamBurst. It returns the number of requests of
-// which it has sent something.
+// streamBurst. It returns the number of requests of which it has sent something.
 func (e *Engine) serve(p *peer, q *list) (n int) {
 	sent := 0 // bytes of streams
 loop:

@@ -29,6 +29,7 @@ func (p pattern) fits(m *message) bool {
 type inbox struct {
 	list []*message // the messages of one sender are in the order in which it sends them
 	n    int        // number of elements of the longest message
+	size int        // of an element, in bytes
 }
 
 // take returns the message that a receive with the pattern p and the status st must have got. It
@@ -42,7 +43,7 @@ func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 		if m.taken = true; st.Tag != m.tag || st.Count != m.n {
 			return nil, fmt.Errorf("receive of %+v: %+v instead of tag %d, %d elements", p, st, m.tag, m.n)
 		}
-		if n, err := comm.CountOf[byte](st); err != nil || m.n > 0 && n%m.n != 0 {
+		if n, err := comm.CountOf[byte](st); err != nil || n != m.n*in.size {
 			return nil, fmt.Errorf("receive of %+v: %d bytes for %d elements: %w", p, n, m.n, err)
 		}
 		return m, nil
@@ -55,7 +56,7 @@ func (in *inbox) take(p pattern, st comm.Status) (*message, error) {
 func (e element[T]) messages(k *call) error {
 	p, me := k.c.Size(), k.c.Rank()
 	var out []*message
-	var in inbox
+	in := inbox{size: e.size()}
 	total := 1 + k.rng.IntN(24)
 	tags := 1 + k.rng.IntN(4)
 	k.budget /= 4
