@@ -13,7 +13,8 @@ import (
 
 const withLibfabric = true
 
-// TestOverLibfabric runs examples over libfabric providers that need no network adapter. gorun
+// TestOverLibfabric runs examples over libfabric providers that need no network adapter, and over testprov
+// in the manner of others. gorun
 // itself builds the examples, with the build tag libfabric.
 func TestOverLibfabric(t *testing.T) {
 	allreduce := []string{"./examples/allreduce", "-n", "30001", "-reps", "2"}
@@ -25,14 +26,17 @@ func TestOverLibfabric(t *testing.T) {
 	}{
 		{"shm", allreduce}, {"tcp;ofi_rxm", allreduce}, {libfabrictest.XNet(), allreduce}, {"udp;ofi_rxd", allreduce},
 		{"sockets", allreduce}, {"tcp;ofi_rxm;ofi_hook_perf", allreduce},
+		{"testprov,verbs,nics=2", allreduce}, {"testprov,efa", allreduce}, {"testprov,cxi,nics=2", histogram}, {"testprov,psm", workqueue},
 		{"shm", histogram}, {"tcp;ofi_rxm", histogram}, {libfabrictest.XNet(), workqueue}, {"udp;ofi_rxd", workqueue},
 	} {
 		t.Run(e.provider+strings.TrimPrefix(e.args[0], "./examples"), func(t *testing.T) {
-			all := append([]string{"-timeout", "1m", "-transport", "libfabric", "-provider", e.provider, "-np", "4", "-v"}, e.args...)
+			provider, script, _ := strings.Cut(e.provider, ",")
+			t.Setenv(libfabrictest.ScriptVariable, script)
+			all := append([]string{"-timeout", "1m", "-transport", "libfabric", "-provider", provider, "-p", "transport.libfabric.nics=2", "-np", "4", "-v"}, e.args...)
 			code, out, errs := gorun(t, all...)
 			require.Zero(t, code, "gorun %q\n%s%s", all, out, errs)
 			require.Regexp(t, `\b4 ranks\b.*: correct`, out)
-			require.Contains(t, errs, "joined by libfabric "+strings.TrimSuffix(e.provider, ";ofi_hook_perf"))
+			require.Contains(t, errs, "joined by libfabric "+strings.TrimSuffix(provider, ";ofi_hook_perf"))
 			require.Contains(t, errs, "4 addresses inserted")
 		})
 	}

@@ -29,7 +29,7 @@ func wantsLibfabric(s *params.Set) bool {
 // namesInterface reports whether the user names an interface for tcp or, if the job may use it, for
 // libfabric. Ranks then choose their addresses themselves.
 func namesInterface(s *params.Set) bool {
-	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && s.String("transport.libfabric.interface") != ""
+	return s.String("transport.tcp.interface") != "" || wantsLibfabric(s) && len(s.List("transport.libfabric.interface")) > 0
 }
 
 // tcpInterface returns the interface, address or subnet that the user names for tcp, and on which

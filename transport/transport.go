@@ -72,6 +72,9 @@ type Config struct {
 	// already, the socket listens. If Listener is nil, the provider makes a socket.
 	Listener *os.File
 	OneHost  bool // every process of the job runs on this host
+	// HostRank is the number of this process among those of the job on this host, from 0 on, and HostSize
+	// how many these are; 0: unknown.
+	HostRank, HostSize int
 
 	// Memory is a memory file (memfd_create(2)) that the processes in Locals
 	// share. The process that opens its domain first sets the file's size and seals

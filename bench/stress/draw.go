@@ -124,6 +124,9 @@ func (r *runner) draw(seed uint64, kills bool) job {
 		script := r.scripts[rng.IntN(len(r.scripts))]
 		j.flags = append(j.flags, "-p", "transport.use=libfabric", "-p", "transport.libfabric.provider="+libfabrictest.Name,
 			"-x", libfabrictest.ScriptVariable+"="+script)
+		if strings.Contains(script, "nics=") {
+			j.flags = append(j.flags, "-p", "transport.libfabric.nics=8", "-p", "transport.libfabric.stripe_min=1k")
+		}
 	}
 	j.args = []string{"-seed", fmt.Sprint(seed), "-ops", fmt.Sprint(r.ops)}
 	crowds := func() {

@@ -37,12 +37,15 @@ func addLibfabric() {
 			opts: []commtest.Option{commtest.WithParam("transport.libfabric.provider", prov)},
 		})
 	}
-	// The manners of providers that need an adapter.
-	for _, manner := range []string{"verbs", "efa", "cxi", "psm"} {
+	// The manners of providers that need an adapter. A rank with several NICs divides transfers among them.
+	for _, manner := range []string{"verbs", "efa,nics=2", "cxi", "psm"} {
 		fabrics = append(fabrics, fabric{
 			name: libfabrictest.Name + "," + manner,
 			open: func() transport.Provider { return libfabrictest.WithScript(libfabric.New(), manner) },
-			opts: []commtest.Option{commtest.WithParam("transport.libfabric.provider", libfabrictest.Name)},
+			opts: []commtest.Option{
+				commtest.WithParam("transport.libfabric.provider", libfabrictest.Name),
+				commtest.WithParam("transport.libfabric.nics", "2"), commtest.WithParam("transport.libfabric.stripe_min", "1k"),
+			},
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"testing"
 	"sync/atomic"
 )
 
@@ -69,6 +70,30 @@ func (h *Host) link(state string) {
 	cmd := exec.Command("nsenter", "--net="+h.info.Switch+"/net", "--", program("ip"), "link", "set", h.info.Port, state)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		h.cluster.fail("%s: ip link: %v: %s", h.info.Name, err, oneLine(out))
+	}
+}
+
+// Connect connects two hosts by a further link, which is not part of the cluster's network: an interface
+// with this name in each of them, with the addresses 10.92.0.1/24 in a and 10.92.0.2/24 in b. The test's
+// cleanup removes it.
+func Connect(t testing.TB, a, b *Host, name string) {
+	t.Helper()
+	in := func(h *Host, args ...string) {
+		cmd := h.Command(t.Context(), program("ip"), args...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: ip %v: %v: %s", h.info.Name, args, err, oneLine(out))
+		}
+	}
+	in(a, "link", "add", name, "type", "veth", "peer", "name", name, "netns", b.info.Namespaces+"/net")
+	t.Cleanup(func() {
+		cmd := a.Command(context.Background(), program("ip"), "link", "del", name)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: ip link del: %v: %s", a.info.Name, err, oneLine(out))
+		}
+	})
+	for addr, h := range map[string]*Host{"10.92.0.1/24": a, "10.92.0.2/24": b} {
+		in(h, "addr", "add", addr, "dev", name)
+		in(h, "link", "set", name, "up")
 	}
 }
 

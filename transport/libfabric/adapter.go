@@ -16,23 +16,23 @@ import (
 
 // Adapters
 //
-// A host may have several adapters that one provider drives. Each rank uses one of them, with an
-// address of the adapter's own: the network by which the launcher reaches the host does not matter.
+// A host may have several adapters that one provider drives. Each rank uses one or several of them, with
+// addresses of the adapters' own: the network by which the launcher reaches the host does not matter.
 //
 //	first usable info ── its provider and fabric ──► its adapters, without those whose link is down
 //	                                                      │
 //	                       near the cores of the rank, if there are any (local_cpulist in sysfs)
 //	                                                      │
-//	                                            by turns, by the number of the rank
+//	                          the ranks of the host share them by turns, each one or several
 
 // isAdapter reports whether i belongs to an adapter on the PCI bus that its provider drives itself.
 // Providers over sockets name no bus.
 func isAdapter(i *fi.Info) bool { return i.NIC != nil && i.NIC.Bus.Type == fi.BusPCI }
 
-// adapter returns the info of the adapter that this rank uses, or nil if infos has no usable info of
-// an adapter that h permits. If the links of all adapters are down, adapter returns the first one,
-// and the provider reports the link.
-func (h *hints) adapter(infos []*fi.Info) *fi.Info {
+// adapters returns the infos of the adapters that this rank uses, the main one first, or nil if infos
+// has no usable info of an adapter that h permits. If the links of all adapters are down, adapters returns
+// the first one, and the provider reports the link.
+func (h *hints) adapters(infos []*fi.Info) []*fi.Info {
 	var up, near []*fi.Info
 	var first *fi.Info
 	seen := make(map[string]bool)
@@ -43,7 +43,7 @@ func (h *hints) adapter(infos []*fi.Info) *fi.Info {
 		if first == nil {
 			first = i
 		}
-		same := i.Fabric.ProvName == first.Fabric.ProvName && i.Fabric.Name == first.Fabric.Name && i.AddrFormat == first.AddrFormat
+		same := sameKind(i, first) && i.Fabric.Name == first.Fabric.Name
 		if !same || i.NIC.Link.State == fi.LinkDown || seen[i.Domain.Name] { // an adapter may have several infos, the best first
 			continue
 		}
@@ -53,13 +53,51 @@ func (h *hints) adapter(infos []*fi.Info) *fi.Info {
 			near = append(near, i)
 		}
 	}
-	switch {
-	case len(near) > 0:
-		return near[h.rank%len(near)]
-	case len(up) > 0:
-		return up[h.rank%len(up)]
+	if len(near) > 0 {
+		up = near
 	}
-	return first
+	switch {
+	case len(up) > 0:
+		each := 1
+		if h.sharers > 0 {
+			each = max(len(up)/h.sharers, 1)
+		}
+		return h.share(up, each)
+	case first != nil:
+		return []*fi.Info{first}
+	}
+	return nil
+}
+
+// share returns the NICs of the list that this rank uses, the main one first: h.nics of them, or if h does
+// not say how many, each. The ranks of a host take turns, so that each NIC has about as many ranks.
+func (h *hints) share(list []*fi.Info, each int) (own []*fi.Info) {
+	if h.nics > 0 {
+		each = h.nics
+	}
+	each = min(each, len(list), maxLanes)
+	if d := list[0].Domain; d.MRMode&fi.MRProvKey != 0 {
+		each = min(each, max(8/max(d.MRKeySize, 1), 1)) // the keys of a region must fit into 8 bytes
+	}
+	for k := range each {
+		own = append(own, list[(h.turn*each+k)%len(list)])
+	}
+	return own
+}
+
+// sameKind reports whether one rank may use the NICs of both infos.
+func sameKind(a, b *fi.Info) bool {
+	return a.Fabric.ProvName == b.Fabric.ProvName && a.AddrFormat == b.AddrFormat &&
+		a.Domain.MRMode == b.Domain.MRMode && a.Domain.MRKeySize == b.Domain.MRKeySize && a.Domain.AVType == b.Domain.AVType
+}
+
+// domainNames returns the names of the domains.
+func domainNames(infos []*fi.Info) string {
+	names := make([]string, len(infos))
+	for i, info := range infos {
+		names[i] = info.Domain.Name
+	}
+	return strings.Join(names, ",")
 }
 
 // sysDevices is the directory in which Linux describes the devices of the PCI bus. Tests change it.

@@ -47,9 +47,9 @@ func TestAdapters(t *testing.T) {
 	}
 	far, near := fmt.Sprint(other), fmt.Sprintf("%d-%d,%d", mine, mine, other+1)
 	chosen := func(h hints, infos ...*fi.Info) (names []string) {
-		for h.rank = range 3 {
-			if i := h.adapter(infos); i != nil {
-				names = append(names, i.Domain.Name)
+		for h.turn = range 3 {
+			if own := h.adapters(infos); own != nil {
+				names = append(names, domainNames(own))
 			}
 		}
 		return names
@@ -63,6 +63,19 @@ func TestAdapters(t *testing.T) {
 	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{}, a, again, b, c))
 	require.Equal(t, []string{"mlx5_0", "mlx5_0", "mlx5_0"}, chosen(hints{iface: "mlx5_0"}, a, b, c))
 	require.Empty(t, chosen(hints{iface: "mlx5_9"}, a, b, c))
+	require.Equal(t, []string{"mlx5_1,mlx5_2", "mlx5_1,mlx5_2", "mlx5_1,mlx5_2"}, chosen(hints{sharers: 1}, a, b, c), "all that are near")
+	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{sharers: 2}, a, b, c))
+	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{sharers: 5}, a, b, c))
+	require.Equal(t, []string{"mlx5_1,mlx5_2", "mlx5_1,mlx5_2", "mlx5_1,mlx5_2"}, chosen(hints{sharers: 5, nics: 3}, a, b, c))
+	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{sharers: 1, nics: 1}, a, b, c))
+	for _, i := range []*fi.Info{b, c} {
+		i.Domain.MRMode, i.Domain.MRKeySize = fi.MRProvKey, 8
+	}
+	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{nics: 2}, b, c), "a region has one key of 8 bytes")
+	for _, i := range []*fi.Info{a, b, c} {
+		i.Domain.MRMode, i.Domain.MRKeySize = fi.MRProvKey, 4
+	}
+	require.Equal(t, []string{"mlx5_1,mlx5_2", "mlx5_1,mlx5_2", "mlx5_1,mlx5_2"}, chosen(hints{nics: 2}, a, b, c))
 	c.NIC.Link.State = fi.LinkDown
 	require.Equal(t, []string{"mlx5_1", "mlx5_1", "mlx5_1"}, chosen(hints{}, a, b, c))
 	b.Fabric.Name = "another"

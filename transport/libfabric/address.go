@@ -23,11 +23,39 @@ import (
 //	FI_SOCKADDR_IN, _IN6   192.0.2.1:4000, [2001:db8::1]:4000
 //	FI_ADDR_STR            the string without the NUL at its end: fi_shm://4711
 //	others                 the bytes in hexadecimal: hex:0a1b…
+//
+// The address of a rank with several lanes is a list of theirs, separated by commas: that of the main
+// lane first.
 const (
 	hexPrefix   = "hex:"
 	sockaddrIn  = 16 // size of struct sockaddr_in in bytes
 	sockaddrIn6 = 28 // size of struct sockaddr_in6 in bytes
 )
+
+// maxLanes is the largest number of lanes of a rank.
+const maxLanes = 8
+
+// joinAddresses returns the address of a rank whose lanes have the addresses in list.
+func joinAddresses(list []transport.Address) transport.Address {
+	texts := make([]string, len(list))
+	for i, a := range list {
+		texts[i] = string(a)
+	}
+	return transport.Address(strings.Join(texts, ","))
+}
+
+// laneAddresses returns the addresses of the lanes of the rank with address a in format f. An address in
+// the format FI_ADDR_STR is that of one lane, because it may have commas.
+func laneAddresses(f fi.AddrFormat, a transport.Address) []transport.Address {
+	if f == fi.AddrStr {
+		return []transport.Address{a}
+	}
+	var list []transport.Address
+	for text := range strings.SplitSeq(string(a), ",") {
+		list = append(list, transport.Address(text))
+	}
+	return list
+}
 
 func isIP(f fi.AddrFormat) bool { return f == fi.SockaddrIn || f == fi.SockaddrIn6 }
 

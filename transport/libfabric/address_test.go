@@ -83,7 +83,7 @@ func TestInterface(t *testing.T) {
 // which has no IP addresses, together with the name or the IP address of a network interface.
 func TestInterfaceWithoutIP(t *testing.T) {
 	for _, iface := range []string{"127.0.0.1", "lo"} {
-		h := hints{provider: "shm", iface: iface, oneHost: true}
+		h := hints{provider: "shm", ifaces: []string{iface}, oneHost: true}
 		_, err := h.choose()
 		require.ErrorContains(t, err, `"shm" on "`+iface+`"`)
 	}

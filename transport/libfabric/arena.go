@@ -73,6 +73,7 @@ type slot struct {
 	next  int32  // in a free slot, the index of the next free one; -1: none
 	order uint64 // number of this read or write in the order of posting (domain.rmaStarted)
 	size  int32  // number of bytes of a message that are in the arena's buffer
+	div   division
 	// The fields failures, pause, due and cause are of a message that has failed; see resend.go.
 	failures uint8          // how often it has failed, except with FI_ENORX
 	pause    time.Duration  // the last pause before it was sent again
@@ -194,6 +195,9 @@ func (a *arena) free(i int) {
 	}
 	if s.cause != nil {
 		s.failures, s.pause, s.cause = 0, 0, nil
+	}
+	if s.div.parts != 0 {
+		s.div = division{}
 	}
 	if s.what.isMessage() {
 		a.messages--

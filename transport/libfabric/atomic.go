@@ -139,7 +139,7 @@ func (e atomicEndpoint) Atomic(op *transport.Op) error {
 	*req = fi.RawAtomic{
 		Op: atomicOps[op.Atomic], Type: datatypes[op.Datatype], Count: n / size,
 		Data: fi.AddressOf(data), Compare: fi.AddressOf(compare), Fetch: fi.AddressOf(fetch),
-		Desc: a.desc, Dest: d.av.at(op.Peer), Addr: op.RemoteAddr, Key: op.RemoteKey, Context: a.context(i),
+		Desc: a.desc, Dest: d.av.at(op.Peer), Addr: op.RemoteAddr, Key: d.laneKey(op.Peer, op.RemoteKey, 0), Context: a.context(i),
 	}
 	how := familyOf(op)
 	if how == plain && d.info.Fabric.ProvName == "shm" {

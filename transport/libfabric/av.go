@@ -23,9 +23,22 @@ type addressVector struct {
 	av    *fi.AV
 	n     int       // number of inserted addresses
 	index []fi.Addr // fi_addr_t by index; nil: every fi_addr_t equals its index
-	// addrs holds the addresses by index, if libfabric cannot look them up or returns another text.
-	// If it is nil, Lookup asks libfabric.
+	// addrs holds the addresses of Insert by index: rxd cannot look up an address before it has a
+	// connection to that peer, and shm of libfabric 2.x returns addresses without fi_shm://. An address of
+	// InsertSym is empty or missing there.
 	addrs []transport.Address
+	// further are the vectors of the further lanes, with the same indices. In such a vector a peer without
+	// that lane has the address of another one of its lanes.
+	further []*addressVector
+	widths  []uint8 // number of lanes of each peer, by index
+}
+
+// of returns the vector of the lane with index i.
+func (v *addressVector) of(i int) *addressVector {
+	if i == 0 {
+		return v
+	}
+	return v.further[i-1]
 }
 
 // avType returns the type of address vectors: a map if the provider has no tables, else a table.
@@ -41,12 +54,20 @@ func (d *domain) OpenAV() (transport.AddressVector, error) {
 	if d.closed {
 		return nil, fmt.Errorf("libfabric: open address vector: %w", transport.ErrClosed)
 	}
-	av, err := d.fid.OpenAV(fi.AVAttr{Type: d.avType(), Count: d.cfg.Size})
-	if err != nil {
-		return nil, fmt.Errorf("libfabric: open address vector: %w", err)
+	var v *addressVector
+	for _, l := range d.lanes {
+		av, err := l.fid.OpenAV(fi.AVAttr{Type: d.avType(), Count: d.cfg.Size})
+		if err != nil {
+			return nil, fmt.Errorf("libfabric: open address vector: %w", err)
+		}
+		w := &addressVector{d: d, av: av}
+		d.avs = append(d.avs, w)
+		if v == nil {
+			v = w
+		} else {
+			v.further = append(v.further, w)
+		}
 	}
-	v := &addressVector{d: d, av: av}
-	d.avs = append(d.avs, v)
 	return v, nil
 }
 
@@ -59,6 +80,57 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 	if len(addrs) == 0 {
 		return transport.Addr(v.n), nil
 	}
+	byLane := make([][]transport.Address, 1+len(v.further))
+	widths := make([]uint8, len(addrs))
+	for i, a := range addrs {
+		list := laneAddresses(v.d.info.AddrFormat, a)
+		if len(list) > maxLanes {
+			return 0, fmt.Errorf("insert: %q has more than %d addresses: %w", a, maxLanes, transport.ErrAddress)
+		}
+		widths[i] = uint8(len(list))
+		for k := range byLane {
+			byLane[k] = append(byLane[k], list[k%len(list)])
+		}
+	}
+	n := v.n
+	for k := len(byLane) - 1; k >= 0; k-- {
+		if _, err := v.of(k).insert(byLane[k]); err != nil {
+			for j := k + 1; j < len(byLane); j++ {
+				err = errors.Join(err, v.of(j).truncate(n))
+			}
+			return 0, err
+		}
+	}
+	for len(v.addrs) < n { // those of InsertSym
+		v.addrs, v.widths = append(v.addrs, ""), append(v.widths, 1)
+	}
+	v.addrs, v.widths = append(v.addrs, addrs...), append(v.widths, widths...)
+	return transport.Addr(n), nil
+}
+
+// width returns the number of lanes of the peer with index a.
+func (v *addressVector) width(a transport.Addr) int {
+	if int(a) < len(v.widths) {
+		return int(v.widths[a])
+	}
+	return 1
+}
+
+// truncate removes the addresses with the indices from n on.
+func (v *addressVector) truncate(n int) error {
+	var last []fi.Addr
+	for a := n; a < v.n; a++ {
+		last = append(last, v.at(transport.Addr(a)))
+	}
+	v.n = n
+	if v.index != nil {
+		v.index = v.index[:n]
+	}
+	return v.av.Remove(last)
+}
+
+// insert inserts addresses of one lane.
+func (v *addressVector) insert(addrs []transport.Address) (transport.Addr, error) {
 	raw := make([][]byte, len(addrs))
 	for i, a := range addrs {
 		var err error
@@ -82,28 +154,7 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 			}
 		}
 	}
-	first, err := v.commitInsert(out, fresh, err)
-	if err == nil && !v.canLookup(first, addrs[0]) {
-		v.addrs = append(v.addrs, addrs...)
-	}
-	return first, err
-}
-
-// canLookup reports whether Lookup can ask libfabric for inserted addresses, the first of which has
-// the index first and the text addr. If first is 0, canLookup tries that: it returns false if
-// libfabric does not return addr. rxd cannot look up an address before it has a connection to that
-// peer, and shm of libfabric 2.x returns addresses without fi_shm://. The answer for index 0 holds
-// for all later addresses.
-func (v *addressVector) canLookup(first transport.Addr, addr transport.Address) bool {
-	if v.addrs != nil || first > 0 {
-		return v.addrs == nil
-	}
-	b, err := v.av.Lookup(v.at(first))
-	if err != nil {
-		return false
-	}
-	text, err := decode(v.d.info.AddrFormat, b)
-	return err == nil && text == addr
+	return v.commitInsert(out, fresh, err)
 }
 
 // InsertSym adds nodes × services addresses in one call (fi_av_insertsym) and returns the first
@@ -187,7 +238,7 @@ func (v *addressVector) Lookup(a transport.Addr) (transport.Address, error) {
 	if a < 0 || int(a) >= v.n {
 		return "", fmt.Errorf("index %d: %w", a, transport.ErrAddress)
 	}
-	if v.addrs != nil {
+	if int(a) < len(v.addrs) && v.addrs[a] != "" {
 		return v.addrs[a], nil
 	}
 	b, err := v.av.Lookup(v.at(a))

@@ -15,7 +15,7 @@ import (
 // messages into it without gaps and releases it early. The buffer must not be posted while a
 // message of rank 2 may still arrive in it, and must become a spare one after that.
 func TestLostBuffer(t *testing.T) {
-	d := &domain{cfg: config(0, 4), multiRecv: true, packed: true, peers: make([]peer, 4)}
+	d := &domain{lane: &lane{info: fi.NewInfo()}, cfg: config(0, 4), multiRecv: true, packed: true, peers: make([]peer, 4)}
 	a, err := newArena(1000, 4, 0, true)
 	require.NoError(t, err)
 	defer a.release()
@@ -60,7 +60,7 @@ func TestLostBuffer(t *testing.T) {
 // TestBrokenBuffer breaks a message into a multi-receive buffer of a provider that releases each buffer
 // last. The buffer must be posted again when it is released, and not before.
 func TestBrokenBuffer(t *testing.T) {
-	d := &domain{cfg: config(0, 2), multiRecv: true, peers: make([]peer, 2)}
+	d := &domain{lane: &lane{info: fi.NewInfo()}, cfg: config(0, 2), multiRecv: true, peers: make([]peer, 2)}
 	a, err := newArena(1000, 2, 0, true)
 	require.NoError(t, err)
 	defer a.release()

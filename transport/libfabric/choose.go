@@ -19,14 +19,20 @@ type hints struct {
 	// of hook providers, which [hints.installHooks] removes. If it is empty, any provider is
 	// suitable.
 	provider string
-	// iface is a domain's name, for example "eth0", or a local IP address. If it is empty,
-	// [hints.choose] selects the domain.
-	iface string
+	// ifaces are the domains that the rank may use, each a domain's name, for example "eth0", or a local IP
+	// address. If there are none, [hints.choose] selects the domains. iface is the one of them that choose
+	// looks for; empty: any.
+	ifaces []string
+	iface  string
+	// nics is the largest number of NICs that the rank uses. If it is 0, these are all ifaces, or else as
+	// many adapters as there are for each of the ranks that share the host.
+	nics int
 	// source is the address of this rank's listener, for providers for which [takesListenerAddr]
 	// returns true. It is zero if the rank has no listener.
 	source  netip.AddrPort
 	oneHost bool // whether all ranks run on this host
-	rank    int
+	turn    int  // number of the rank among those of this host
+	sharers int  // number of ranks on this host; 0: unknown
 }
 
 // The capabilities that messages and RMA need.
@@ -55,12 +61,34 @@ const (
 	hookPrefix = "ofi_hook_"
 )
 
-// choose returns the Info of the provider and device to open. If no provider is suitable, it
-// returns an error that lists the available ones.
-func (h *hints) choose() (*fi.Info, error) {
+// choose returns the Infos of the NICs to open, which are all of one provider, the main one first. If no
+// provider is suitable, it returns an error that lists the available ones.
+func (h *hints) choose() ([]*fi.Info, error) {
 	if err := h.installHooks(); err != nil {
 		return nil, err
 	}
+	if len(h.ifaces) <= 1 {
+		h.iface = strings.Join(h.ifaces, "")
+		return h.chooseOne()
+	}
+	var all []*fi.Info
+	h.source = netip.AddrPort{} // the listener's address belongs to one of the interfaces at most
+	for _, h.iface = range h.ifaces {
+		infos, err := h.chooseOne()
+		if err != nil {
+			return nil, err
+		}
+		i := infos[0]
+		if len(all) > 0 && !sameKind(all[0], i) {
+			return nil, fmt.Errorf("a rank uses NICs of one kind: %s is of %s, and %s of %s", h.ifaces[0], all[0].Fabric.ProvName, h.iface, i.Fabric.ProvName)
+		}
+		all = append(all, i)
+	}
+	return h.share(all, len(all)), nil
+}
+
+// chooseOne returns the Infos of the NICs to open if the job names at most one interface, h.iface.
+func (h *hints) chooseOne() ([]*fi.Info, error) {
 	local := ""
 	if _, err := netip.ParseAddr(h.iface); err == nil {
 		local = h.iface
@@ -75,9 +103,9 @@ func (h *hints) choose() (*fi.Info, error) {
 		}
 		for _, caps := range capabilitySets {
 			for _, mr := range []fi.MRMode{mrModes, mrModes | fi.MRLocal} {
-				info, err := h.find(h.info(caps, mr), local, exact)
-				if info != nil || err != nil {
-					return info, err
+				infos, err := h.find(h.info(caps, mr), local, exact)
+				if infos != nil || err != nil {
+					return infos, err
 				}
 			}
 		}
@@ -101,14 +129,14 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 }
 
 // find returns the first usable Info that libfabric offers for req and that fits h, or nil if there
-// is none. If exact is true, the provider's whole name must be the one in req. For an IP provider,
+// is none, and the Infos of further NICs that the rank uses, after it. If exact is true, the provider's whole name must be the one in req. For an IP provider,
 // find calls fi_getinfo again with a local address (FI_SOURCE): that is h.source if it is valid and
 // the provider can take it, else local if that is not empty. In the other cases the domain must
 // have the name h.iface. If h.iface is empty, every domain of a provider without IP fits, and every
 // domain of an IP provider whose address is routable. If the first usable Info is that of an
-// adapter, find chooses among the adapters of its provider instead, by [hints.adapter]; only
+// adapter, find chooses among the adapters of its provider instead, by [hints.adapters]; only
 // h.iface restricts the choice.
-func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
+func (h *hints) find(req *fi.Info, local string, exact bool) ([]*fi.Info, error) {
 	infos, err := getInfo("", "", 0, req)
 	if err != nil {
 		return nil, err
@@ -129,7 +157,7 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 			}
 		}
 		if isAdapter(i) && notName != nil {
-			if a := h.adapter(infos); a != nil {
+			if a := h.adapters(infos); a != nil {
 				return a, nil
 			}
 			continue
@@ -138,7 +166,7 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 			if h.iface != "" && i.Domain.Name != h.iface {
 				continue
 			}
-			return i, nil
+			return []*fi.Info{i}, nil
 		}
 		node, service := local, ""
 		if h.source.IsValid() && takesListenerAddr(i) {
@@ -148,7 +176,7 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 			if h.iface != "" && i.Domain.Name != h.iface || h.iface == "" && !routable(i.SrcAddr) {
 				continue
 			}
-			return i, nil
+			return []*fi.Info{i}, nil
 		}
 		same := h.info(req.Caps, req.Domain.MRMode)
 		same.Fabric.ProvName = i.Fabric.ProvName
@@ -160,7 +188,7 @@ func (h *hints) find(req *fi.Info, local string, exact bool) (*fi.Info, error) {
 		}
 		for _, x := range there {
 			if x.Fabric.ProvName == i.Fabric.ProvName && h.usable(x) {
-				return x, nil
+				return []*fi.Info{x}, nil
 			}
 		}
 	}

@@ -17,9 +17,9 @@ import (
 func TestChooseByName(t *testing.T) {
 	chosen := func(provider string) string {
 		h := hints{provider: provider, oneHost: true}
-		info, err := h.choose()
+		infos, err := h.choose()
 		require.NoError(t, err, provider)
-		return info.Fabric.ProvName
+		return infos[0].Fabric.ProvName
 	}
 	tcp := "tcp;ofi_rxm"
 	if fi.LibraryVersion().Major() >= 2 {

@@ -27,18 +27,18 @@ func TestCloseHalfOpen(t *testing.T) {
 	for _, prov := range providers() {
 		t.Run(prov, func(t *testing.T) {
 			h := hints{provider: prov, oneHost: true}
-			info, err := h.choose()
+			infos, err := h.choose()
 			require.NoError(t, err)
 			steps := []func(d *domain) error{
 				(*domain).openPoll,
-				func(d *domain) (err error) { d.fabric, err = fi.OpenFabric(info); return err },
-				func(d *domain) (err error) { d.fid, err = d.fabric.OpenDomain(info); return err },
-				(*domain).openCQ,
-				func(d *domain) (err error) { d.fiep, err = d.openFIEndpoint(); return err },
+				func(d *domain) (err error) { d.fabric, err = fi.OpenFabric(d.info); return err },
+				func(d *domain) (err error) { d.fid, err = d.fabric.OpenDomain(d.info); return err },
+				func(d *domain) error { return d.openCQ(d) },
+				func(d *domain) error { return d.openEndpoint(d) },
 			}
 			open := 0
 			for n := len(steps); n >= 0; n-- {
-				d := newDomain(config(0, 1), info)
+				d := newDomain(config(0, 1), infos)
 				for _, s := range steps[:n] {
 					require.NoError(t, s(d))
 				}
@@ -213,7 +213,7 @@ func TestSymmetricRefused(t *testing.T) {
 	require.NoError(t, send(t, a, 1, "hello", a, b))
 }
 
-// TestLocalRegion checks that, under MRLocal, [domain.local] accepts a buffer only if Op.Region is
+// TestLocalRegion checks that, under MRLocal, [domain.checkLocal] accepts a buffer only if Op.Region is
 // open and contains the buffer.
 func TestLocalRegion(t *testing.T) {
 	a := newNode(t, "tcp;ofi_rxm", config(0, 1))
@@ -225,12 +225,11 @@ func TestLocalRegion(t *testing.T) {
 		from, to int
 		ok       bool
 	}{{10, 90, true}, {20, 21, true}, {89, 90, true}, {9, 20, false}, {89, 91, false}, {90, 91, false}, {0, 100, false}} {
-		_, err := a.dom.local(&transport.Op{Data: mem[c.from:c.to], Region: mr})
+		err := a.dom.checkLocal(&transport.Op{Data: mem[c.from:c.to], Region: mr})
 		require.Equal(t, c.ok, err == nil, "%d to %d", c.from, c.to)
 	}
 	require.NoError(t, mr.Close())
-	_, err = a.dom.local(&transport.Op{Data: mem[10:90], Region: mr})
-	require.ErrorIs(t, err, errRegion)
+	require.ErrorIs(t, a.dom.checkLocal(&transport.Op{Data: mem[10:90], Region: mr}), errRegion)
 	a.dom.mrMode &^= fi.MRLocal
 }
 

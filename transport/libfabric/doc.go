@@ -4,8 +4,9 @@
 //
 // The package needs the build tag libfabric, cgo and the headers of libfabric. Without the tag,
 // Open returns transport.ErrNotSupported. A rank has one fabric, one domain, one completion queue
-// and one RDM endpoint. The endpoint's address vector is a table (FI_AV_TABLE), in which a peer's
-// index is its rank.
+// and one RDM endpoint for each NIC that it uses: a lane. The endpoint's address vector is a table
+// (FI_AV_TABLE), in which a peer's index is its rank. Messages use the first lane; see stripe.go for
+// large reads and writes.
 //
 //	Send ── ≤ inject size ──► stage ─────────────────────────────► fi_inject   done
 //	     ── ≤ copyLimit ────► slot's buffer ─────────────────────► fi_send     done

@@ -37,8 +37,9 @@ const (
 // caller makes one call at a time. Exceptions: Wait and Signal use only the fields from epfd on, and
 // RegisterMemory, KeptMemory and the Close of regions use only mrs and constant fields.
 type domain struct {
+	*lane                // the main lane
+	lanes        []*lane // the main lane, and those of further NICs
 	cfg          transport.Config
-	info         *fi.Info
 	at           netip.AddrPort // the IP address and port that the endpoint must have; not valid: any
 	attr         transport.Attr
 	mrMode       fi.MRMode
@@ -52,18 +53,13 @@ type domain struct {
 	emptyPolls   int      // consecutive polls without a completion
 	writeFlags   fi.Flags // flags of every fi_writemsg
 
-	fabric *fi.Fabric
-	fid    *fi.Domain
-	ficq   *fi.CQ
-	fiep   *fi.Endpoint
-	raw    *fi.Raw
-	arena  *arena
-	avs    []*addressVector
+	arena     *arena
+	avs       []*addressVector
+	stripeMin int // size of the smallest read or write that is divided among lanes, in bytes
 
-	av         *addressVector // the address vector that the endpoint is bound to; nil: none yet
 	cq         *completionQueue
 	ep         *endpoint
-	address    transport.Address // the endpoint's address, which peers insert into their address vectors
+	address    transport.Address // the addresses of the lanes, which peers insert into their address vectors
 	mrs        regions
 	peers      []peer
 	rmaStarted uint64 // number of calls of fi_read and fi_writemsg so far
@@ -84,6 +80,7 @@ type domain struct {
 	// has not queued a PeerLeft yet.
 	pendingAcks []transport.Addr
 	resends     []int        // indices of the slots whose messages are to be sent again
+	waiting     []int        // indices of the slots of divided operations with parts that are not posted
 	lastFailure *fi.RawError // the last failure of a receive; nil: there was none
 
 	// Wait and Signal use the fields from here on. Wait holds sleepMu while it uses epfd and evfd,
@@ -91,7 +88,7 @@ type domain struct {
 	// closes these descriptors.
 	epfd, evfd int  // the epoll descriptor and the eventfd of openPoll; -1: not open
 	timerfd    int  // the timer that [domain.setTimer] sets; -1: not open
-	hasFD      bool // the completion queue has a file descriptor, and epfd watches it
+	canSleep   bool // the completion queues of all lanes have file descriptors
 	// signaled: Signal was called after Wait last read evfd, so another Signal need not write to
 	// evfd.
 	signaled atomic.Bool
@@ -99,14 +96,16 @@ type domain struct {
 	closing  atomic.Bool // Close was called
 	sleepMu  sync.Mutex
 	sigMu    sync.Mutex
-	// nap is the length of the next Wait's sleep if hasFD is false, in nanoseconds; 0 means minNap.
+	// nap is the length of the next Wait's sleep if canSleep is false, in nanoseconds; 0 means minNap.
 	// It is guarded by sleepMu.
 	nap int64
 }
 
-func newDomain(cfg transport.Config, info *fi.Info) *domain {
+// newDomain returns a domain of the NICs with these infos, the main one first. Nothing is open yet.
+func newDomain(cfg transport.Config, infos []*fi.Info) *domain {
+	info := infos[0]
 	d := &domain{
-		cfg: cfg, info: info, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1, timerfd: -1,
+		cfg: cfg, mrMode: info.Domain.MRMode, epfd: -1, evfd: -1, timerfd: -1,
 		mayRefuse:  !emulated(info.EP.Protocol),
 		multiRecv:  info.Caps&fi.CapMultiRecv != 0,
 		inject:     min(info.Tx.InjectSize, stageSize),
@@ -115,9 +114,14 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 		writeFlags: fi.FlagCompletion | fi.FlagDeliveryComplete,
 		peers:      make([]peer, cfg.Size),
 	}
+	for _, i := range infos {
+		d.lanes = append(d.lanes, &lane{info: i})
+	}
+	d.lane = d.lanes[0]
 	if d.mayRefuse {
 		d.inject = 0
 	}
+	d.stripeMin = max(cfg.Params.Int("transport.libfabric.stripe_min"), partMin)
 	d.mrs.kept.limit = cfg.Params.Int("transport.libfabric.keep_registered")
 	switch info.EP.Protocol {
 	case fi.ProtoXNet, fi.ProtoRXM, fi.ProtoRXMTCP, fi.ProtoRXD, fi.ProtoSockTCP:
@@ -185,7 +189,7 @@ func newDomain(cfg transport.Config, info *fi.Info) *domain {
 	}
 	d.attr = transport.Attr{
 		Provider:   name + " " + info.Fabric.ProvName,
-		Name:       info.Domain.Name,
+		Name:       domainNames(infos),
 		Progress:   progress,
 		MRMode:     mr,
 		Caps:       caps | transport.CapFlush,
@@ -217,13 +221,6 @@ func (d *domain) boundRXD() {
 	const rxPackets = 256
 	d.inject = 0
 	d.info.Rx.Size = min(d.info.Rx.Size, rxPackets)
-}
-
-// queueSize returns the size of the completion queue: one place for each operation and for each
-// receive that the provider has room for. A multi-receive buffer takes more messages than one, so
-// the queue has minQueueSize places at least.
-func (d *domain) queueSize() int {
-	return min(max(d.info.Tx.Size+d.info.Rx.Size, minQueueSize), maxQueueSize)
 }
 
 func (d *domain) Attr() transport.Attr { return d.attr }
@@ -267,34 +264,27 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 	return d.ep, nil
 }
 
-// enable binds the endpoint to v and to the completion queue, enables it, registers the arena if
-// the domain has FI_MR_LOCAL, and posts the first receives.
+// enable binds the endpoints of all lanes to v and to their completion queues, enables them, registers
+// the arena if the domain has FI_MR_LOCAL, and posts the first receives.
 func (d *domain) enable(v *addressVector) error {
-	if err := d.fiep.BindAV(v.av); err != nil {
-		return err
-	}
-	d.av = v
-	if err := d.fiep.BindCQ(d.ficq, fi.FlagTransmit|fi.FlagRecv); err != nil {
-		return err
-	}
-	if err := d.fiep.Enable(); err != nil {
-		if d.at.IsValid() && errors.Is(err, fi.ErrAddrInUse) {
-			return fmt.Errorf("%s was promised to this rank and is in use: %w", d.at, err)
+	for i, l := range d.lanes {
+		if err := l.enable(d, v.of(i)); err != nil {
+			return err
 		}
-		return err
 	}
 	if d.multiRecv { // after Enable, because shm of libfabric 1.17 crashes if the option is set earlier
 		if e := d.raw.SetMinMultiRecv(d.attr.MaxMsgSize + frameSize); e != 0 {
 			return fmt.Errorf("FI_OPT_MIN_MULTI_RECV: %w", e)
 		}
 	}
-	at, err := d.fiep.Name()
-	if err != nil {
-		return err
+	list := make([]transport.Address, len(d.lanes))
+	for i, l := range d.lanes {
+		var err error
+		if list[i], err = l.name(); err != nil {
+			return err
+		}
 	}
-	if d.address, err = decode(d.info.AddrFormat, at); err != nil {
-		return err
-	}
+	d.address = joinAddresses(list)
 	if d.at.IsValid() && string(d.address) != d.at.String() {
 		return fmt.Errorf("the endpoint is at %s instead of %s", d.address, d.at)
 	}
@@ -341,26 +331,24 @@ func (d *domain) Close() error {
 	if d.mrMode&fi.MREndpoint != 0 {
 		closeRegions() // regions that are bound to the endpoint must be closed before it
 	}
-	errs = append(errs, d.closeFIEndpoint())
+	for _, l := range d.lanes {
+		errs = append(errs, l.closeEndpoint(d))
+	}
 	closeRegions()
 	for _, v := range d.avs {
 		errs = append(errs, v.av.Close())
 	}
-	if d.ficq != nil {
-		errs = append(errs, d.ficq.Close())
-	}
-	if d.fid != nil {
-		errs = append(errs, d.fid.Close())
-	}
-	if d.fabric != nil {
-		errs = append(errs, d.fabric.Close())
+	for _, l := range d.lanes {
+		errs = append(errs, l.close())
 	}
 	d.pendingAcks, d.done = nil, local.Completions{}
 	if err := errors.Join(errs...); err != nil {
 		abandon(d)
 		return fmt.Errorf("libfabric: close: %w", err)
 	}
-	d.raw.Close()
+	for _, l := range d.lanes {
+		l.release()
+	}
 	d.arena.release()
 	d.mrs.release()
 	return nil
@@ -377,26 +365,6 @@ func abandon(d *domain) {
 	abandoned.Lock()
 	defer abandoned.Unlock()
 	abandoned.domains = append(abandoned.domains, d)
-}
-
-// closeFIEndpoint closes the endpoint if it is open. If the endpoint is bound to no address vector,
-// closeFIEndpoint binds it to one first, because rxm of libfabric 1.17 otherwise dereferences a
-// null pointer.
-func (d *domain) closeFIEndpoint() error {
-	if d.fiep == nil {
-		return nil
-	}
-	if d.av == nil {
-		av, err := d.fid.OpenAV(fi.AVAttr{Type: d.avType(), Count: 1})
-		if err != nil {
-			return err
-		}
-		d.avs = append(d.avs, &addressVector{d: d, av: av})
-		if err := d.fiep.BindAV(av); err != nil {
-			return err
-		}
-	}
-	return d.fiep.Close()
 }
 
 func (d *domain) opDone(op *transport.Op, err error) {

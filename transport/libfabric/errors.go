@@ -34,7 +34,7 @@ func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 }
 
 // where names the provider of libfabric and its domain, for errors.
-func (d *domain) where() string { return d.attr.Provider + " on " + d.attr.Name }
+func (d *domain) where() string { return d.attr.Provider + " on " + d.info.Domain.Name }
 
 // queueFailed returns the error of a completion queue that cannot be read any more because of cause.
 func (d *domain) queueFailed(cause error) error {

@@ -24,19 +24,19 @@ type Fact struct {
 
 // Explain says how a rank on this host would use the provider and the device that the parameters
 // transport.libfabric.provider and transport.libfabric.interface select. For this it opens a domain
-// as a rank does, reads its attributes, and closes it. If no provider is suitable for ranks of
+// as a rank does that is alone on this host, reads its attributes, and closes it. If no provider is suitable for ranks of
 // several hosts, Explain describes the one for ranks of one host. If none is suitable for these
 // either, the error says why.
 func Explain(p *params.Set) ([]Fact, error) {
-	cfg := transport.Config{Size: 1, Params: p}
-	i, err := hintsOf(cfg).choose()
+	cfg := transport.Config{Size: 1, HostSize: 1, Params: p}
+	infos, err := hintsOf(cfg).choose()
 	if err != nil {
 		cfg.OneHost = true
-		if i, err = hintsOf(cfg).choose(); err != nil {
+		if infos, err = hintsOf(cfg).choose(); err != nil {
 			return nil, fmt.Errorf("libfabric: %w", err)
 		}
 	}
-	d := newDomain(cfg, i)
+	i, d := infos[0], newDomain(cfg, infos)
 	if err := d.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("libfabric: open %s: %w", i.Fabric.ProvName, err), d.Close())
 	}
@@ -62,7 +62,10 @@ func (x *explanation) add(topic, value, use string) {
 func (x *explanation) device() {
 	i, d := x.i, x.d
 	x.add("provider", fmt.Sprintf("%s %v, %v", i.Fabric.ProvName, i.Fabric.ProvVersion, i.EP.Protocol), "")
-	x.add("domain", i.Domain.Name, "")
+	x.add("domain", d.attr.Name, "")
+	if n := len(d.lanes); n > 1 {
+		x.add("NICs", fmt.Sprint(n), fmt.Sprintf("reads and writes of %s or more are divided among them; the first carries the rest", limitText(d.stripeMin)))
+	}
 	if i.NIC != nil {
 		x.add("device", i.NIC.Device.Name, strings.TrimSpace(i.NIC.Device.Driver+" "+i.NIC.Device.Firmware))
 	}
@@ -92,7 +95,7 @@ func (x *explanation) calls() {
 	}
 	x.add("progress", fmt.Sprintf("control %v, data %v", i.Domain.ControlProgress, i.Domain.DataProgress), use)
 	wait, use := "FI_WAIT_FD", "a waiting rank sleeps until a completion comes"
-	if !d.hasFD {
+	if !d.canSleep {
 		wait, use = "no descriptor", fmt.Sprintf("a waiting rank sleeps for up to %v at a time", maxNap)
 	}
 	x.add("waiting", wait, use)

@@ -43,6 +43,15 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestExplainNICs: Explain must name all NICs of a rank that is alone on the host.
+func TestExplainNICs(t *testing.T) {
+	t.Setenv(testScript, "verbs,nics=2")
+	facts, err := Explain(provided(t, libfabrictest.Name, ""))
+	require.NoError(t, err)
+	require.Contains(t, facts, Fact{"domain", "verbs,verbs1", ""})
+	require.Contains(t, facts, Fact{"NICs", "2", "reads and writes of 64 KiB or more are divided among them; the first carries the rest"})
+}
+
 // TestExplainUnsuitable: if no provider is suitable, the error of Explain, which is also that of a
 // rank, must name each domain and say why.
 func TestExplainUnsuitable(t *testing.T) {

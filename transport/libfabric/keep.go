@@ -152,6 +152,7 @@ func (d *domain) part(k *kept, buf []byte, access transport.Access) *region {
 	r := d.mrs.take(d)
 	k.users++
 	r.kept, r.fi, r.key, r.base = k, k.region.fi, k.region.key, k.region.base+uint64(fi.AddressOf(buf)-k.start())
+	r.further = append(r.further[:0], k.region.further...)
 	r.buf, r.access, r.open = buf, access, true
 	return r
 }

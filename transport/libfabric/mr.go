@@ -19,10 +19,13 @@ import (
 type region struct {
 	d  *domain
 	fi fi.RawRegion // zero: buf is empty and so not registered
+	// further are the registrations in the further lanes. A region that is too small for a divided read or
+	// write has none.
+	further []fi.RawRegion
 	// kept is the registration that the region uses; nil: it has a registration of its own, and is
 	// in regions.byKey.
 	kept *kept
-	key  uint64 // the key by which peers name the region
+	key  uint64 // the key by which peers name the region; see domain.laneKey
 	// base is the address by which peers access the first byte: its virtual address under
 	// MRVirtAddr, else 0. If buf is empty, base is 0.
 	base   uint64
@@ -146,7 +149,7 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 		at := fi.AddressOf(buf)
 		var e fi.Errno
 		t.byKey[key] = r // no other region gets the key
-		t.unlocked(func() { r.fi, e = d.raw.Register(at, len(buf), accessOf(access), key) })
+		t.unlocked(func() { e = r.registerAt(at, len(buf), accessOf(access), key) })
 		if t.byKey[key] == r { // otherwise the provider has given the key to another region meanwhile
 			delete(t.byKey, key)
 		}
@@ -156,12 +159,60 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 		case e != 0:
 			return e
 		}
-		r.key = r.fi.Key
+		if r.key = r.fi.Key; d.mrMode&fi.MRProvKey != 0 {
+			for k, m := range r.further {
+				r.key |= m.Key << (8 * d.keySize * (k + 1))
+			}
+		}
 		if d.mrMode&fi.MRVirtAddr != 0 {
 			r.base = uint64(at)
 		}
 		return nil
 	}
+}
+
+// registerAt registers n bytes at the address at in the main lane and, if a read or write of them may be
+// divided, in the others. After an error it is registered in none.
+func (r *region) registerAt(at uintptr, n int, access fi.Access, key uint64) (e fi.Errno) {
+	d := r.d
+	if r.fi, e = d.raw.Register(at, n, access, key); e != 0 || n < d.stripeMin {
+		return e
+	}
+	for _, l := range d.lanes[1:] {
+		m, e := l.raw.Register(at, n, access, key)
+		if e != 0 {
+			_ = r.closeAll() // cannot fail: no peer knows the key
+			return e
+		}
+		r.further = append(r.further, m)
+	}
+	return 0
+}
+
+// closeAll ends the registrations in all lanes. After an error the caller may call it again.
+func (r *region) closeAll() fi.Errno {
+	for n := len(r.further); n > 0; n-- {
+		if e := r.further[n-1].Close(); e != 0 {
+			return e
+		}
+		r.further = r.further[:n-1]
+	}
+	e := r.fi.Close()
+	if e == 0 {
+		r.fi = fi.RawRegion{}
+	}
+	return e
+}
+
+// laneKey returns the key by which this rank names a region of a peer in the lane with index k. key is the
+// region's key. If the provider chooses keys, the region's key is made of those in all lanes; otherwise
+// all have the same.
+func (d *domain) laneKey(peer transport.Addr, key uint64, k int) uint64 {
+	if d.mrMode&fi.MRProvKey == 0 || d.av.width(peer) == 1 {
+		return key
+	}
+	bits := 8 * d.keySize
+	return key >> (bits * k) & (1<<bits - 1)
 }
 
 // unlocked runs f, which calls libfabric, without mu. The caller has found that closed is not set.
@@ -211,7 +262,7 @@ func (t *regions) close(r *region) error {
 		r.kept.users--
 	} else {
 		var e fi.Errno
-		t.unlocked(func() { e = r.fi.Close() })
+		t.unlocked(func() { e = r.closeAll() })
 		if e != 0 {
 			return fmt.Errorf("close a region of %d bytes: %w", len(r.buf), e)
 		}
@@ -225,7 +276,7 @@ func (t *regions) close(r *region) error {
 }
 
 func (r *region) forget() {
-	r.fi, r.kept, r.buf, r.open, r.key, r.base = fi.RawRegion{}, nil, nil, false, 0, 0
+	r.fi, r.further, r.kept, r.buf, r.open, r.key, r.base = fi.RawRegion{}, r.further[:0], nil, nil, false, 0, 0
 	r.pin.Unpin()
 }
 
@@ -245,8 +296,7 @@ func (t *regions) closeAll() {
 	t.mu.Lock() // a call that end has waited for continues with mu after its return from libfabric
 	defer t.mu.Unlock()
 	for _, r := range t.byKey {
-		_ = r.fi.Close() // the error is ignored, because closing the domain then fails, too
-		r.fi = fi.RawRegion{}
+		_ = r.closeAll() // the error is ignored, because closing the domain then fails, too
 	}
 }
 
@@ -281,20 +331,32 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 
 var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
 
-// local returns the descriptor of op.Data if the domain has FI_MR_LOCAL, else a zero Desc. With
-// FI_MR_LOCAL it returns errRegion if op.Region is not an open region of d that contains op.Data.
-func (d *domain) local(op *transport.Op) (fi.Desc, error) {
+// checkLocal returns errRegion if the domain has FI_MR_LOCAL and op.Region is not an open region of d that
+// contains op.Data.
+func (d *domain) checkLocal(op *transport.Op) error {
 	if d.mrMode&fi.MRLocal == 0 {
-		return fi.Desc{}, nil
+		return nil
 	}
 	r, ok := op.Region.(*region)
 	if !ok || r.d != d || !r.open {
-		return fi.Desc{}, errRegion
+		return errRegion
 	}
 	// If the buffer begins before the region, off wraps round to a value above size.
 	off := fi.AddressOf(op.Data) - fi.AddressOf(r.buf)
 	if size := uintptr(len(r.buf)); off > size || uintptr(len(op.Data)) > size-off {
-		return fi.Desc{}, errRegion
+		return errRegion
 	}
-	return r.fi.Desc, nil
+	return nil
+}
+
+// local returns the descriptor of op.Data in the lane with index k if the domain has FI_MR_LOCAL, else a
+// zero Desc. checkLocal has accepted op.
+func (d *domain) local(op *transport.Op, k int) fi.Desc {
+	switch {
+	case d.mrMode&fi.MRLocal == 0:
+		return fi.Desc{}
+	case k == 0:
+		return op.Region.(*region).fi.Desc
+	}
+	return op.Region.(*region).further[k-1].Desc
 }

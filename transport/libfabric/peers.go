@@ -37,6 +37,7 @@ type peer struct {
 	// rmaKind is the kind of the last read or write that was posted to the peer: opRead or opWrite.
 	rmaKind       operation
 	rmaInFlight   int  // number of reads and writes in flight with the peer
+	narrow        bool // reads and writes with the peer are not divided any more, because a lane has failed
 	resends       int  // number of messages to the peer that have failed and are not through yet
 	repeats       bool // the peer has sent a message again
 	contacted     bool // at least one message was sent to the peer or received from it
@@ -125,10 +126,11 @@ func (d *domain) noRoom(r transport.Addr) error {
 // once from the same host, and soon from another one; if there is none within 2 ms, peerGone
 // returns false. For other providers it returns false.
 func (d *domain) peerGone(r transport.Addr) bool {
-	text, err := d.av.Lookup(r)
+	all, err := d.av.Lookup(r)
 	if err != nil {
 		return false
 	}
+	text := laneAddresses(d.info.AddrFormat, all)[0]
 	if name, ok := strings.CutPrefix(string(text), shmScheme); ok {
 		return processEnded(name)
 	}

@@ -31,8 +31,13 @@ type node struct {
 
 func newNode(t testing.TB, prov string, cfg transport.Config) *node {
 	t.Helper()
+	return openNode(t, withProvider(t, prov), cfg)
+}
+
+func openNode(t testing.TB, p transport.Provider, cfg transport.Config) *node {
+	t.Helper()
 	cfg.OneHost = true
-	d, err := withProvider(t, prov).Open(cfg)
+	d, err := p.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	n := &node{dom: d.(*domain), comp: make([]transport.Completion, 16)}

@@ -49,10 +49,16 @@ func (d *domain) progress() {
 	if len(d.resends) > 0 {
 		d.resend()
 	}
+	if len(d.waiting) > 0 {
+		d.postWaiting()
+	}
 	// poll may read no more completions than fit into the slice of Read, because each may be a
 	// message.
 	if room > 0 {
 		d.broken = d.poll(room)
+	}
+	if len(d.lanes) > 1 && d.broken == nil {
+		d.broken = d.pollOthers()
 	}
 	if len(d.pendingAcks) > 0 {
 		d.sendAcks()
@@ -116,10 +122,20 @@ func (d *domain) completed(e *fi.RawEntry) error {
 	case i < 0:
 		return nil // an injected message; some providers report its completion
 	case i < slotCount:
-		d.slotDone(i, nil)
+		d.ended(i, nil)
 		return nil
 	}
 	return d.received(i-slotCount, e)
+}
+
+// ended ends what was in flight in the main lane for the operation of the [slot] with index i, with the
+// result err: the operation, or a part of it.
+func (d *domain) ended(i int, err error) {
+	if d.arena.slots[i].div.parts > 0 {
+		d.mainDone(i, err)
+		return
+	}
+	d.slotDone(i, err)
 }
 
 // slotDone ends the operation of the [slot] with index i with the result err, frees the slot, and
@@ -264,16 +280,17 @@ func (d *domain) failed(e *fi.RawError) error {
 	return nil
 }
 
-// accessFailed ends the read, write or atomic operation of the [slot] with index i, whose failure is e.
+// accessFailed ends the read, write or atomic operation of the [slot] with index i, or the part of it in
+// the main lane, whose failure is e.
 func (d *domain) accessFailed(i int, e *fi.RawError) {
 	peer, what := d.arena.slots[i].peer, d.arena.slots[i].what.String()
 	switch {
 	case d.meansPeerGone(e):
-		d.slotDone(i, d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e)))
+		d.ended(i, d.peerDown(peer, what, fmt.Errorf("%w: %w", transport.ErrPeerDown, e)))
 	case meansRefused(e.Err):
-		d.slotDone(i, d.peerError(what, peer, fmt.Errorf("%w: %w", transport.ErrKey, e)))
+		d.ended(i, d.peerError(what, peer, fmt.Errorf("%w: %w", transport.ErrKey, e)))
 	default:
-		d.slotDone(i, d.peerError(what, peer, e))
+		d.ended(i, d.peerError(what, peer, e))
 	}
 }
 

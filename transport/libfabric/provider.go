@@ -38,11 +38,12 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 			return nil, fmt.Errorf("libfabric: open: %w", err)
 		}
 	}
-	info, err := h.choose()
+	infos, err := h.choose()
 	if err != nil {
 		return nil, fmt.Errorf("libfabric: open: %w", err)
 	}
-	d := newDomain(cfg, info)
+	info := infos[0]
+	d := newDomain(cfg, infos)
 	if cfg.Listener != nil && takesListenerAddr(info) {
 		d.at = h.source
 		_ = cfg.Listener.Close() // so that the endpoint can bind the same port
@@ -57,8 +58,9 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 func hintsOf(cfg transport.Config) *hints {
 	return &hints{
 		provider: cfg.Params.String("transport.libfabric.provider"),
-		iface:    cfg.Params.String("transport.libfabric.interface"),
-		oneHost:  cfg.OneHost, rank: int(cfg.Self),
+		ifaces:   cfg.Params.List("transport.libfabric.interface"),
+		nics:     cfg.Params.Int("transport.libfabric.nics"),
+		oneHost:  cfg.OneHost, turn: cfg.HostRank, sharers: cfg.HostSize,
 	}
 }
 
@@ -105,73 +107,45 @@ func (d *domain) open() error {
 	if err := d.openPoll(); err != nil {
 		return err
 	}
-	var err error
-	if d.fabric, err = fi.OpenFabric(d.info); err != nil {
-		return err
+	d.canSleep = true
+	for i, l := range d.lanes {
+		recvs := 0
+		if i == 0 {
+			recvs = recvBuffers
+		}
+		if err := l.open(d, recvs); err != nil {
+			return err
+		}
+		d.canSleep = d.canSleep && l.hasFD
 	}
-	if d.fid, err = d.fabric.OpenDomain(d.info); err != nil {
-		return err
+	d.attr.NoWaitObject = !d.canSleep
+	if d.canSleep {
+		d.attr.Caps |= transport.CapWaitFD
 	}
-	if err = d.openCQ(); err != nil {
-		return err
-	}
-	if d.fiep, err = d.openFIEndpoint(); err != nil {
-		return err
-	}
-	if d.raw, err = fi.NewRaw(d.fabric, d.fid, d.fiep, d.ficq, batch, recvBuffers, d.mrMode&fi.MREndpoint != 0); err != nil {
-		return err
-	}
-	if d.arena, err = newArena(d.attr.MaxMsgSize+frameSize, d.cfg.Size, d.info.Tx.Size, d.multiRecv); err != nil {
+	if err := d.openMemory(); err != nil {
 		return err
 	}
 	d.probeAtomics()
-	if isIP(d.info.AddrFormat) && (d.cfg.Listener == nil || d.at.IsValid()) && d.insertsSymmetric() {
+	if len(d.lanes) == 1 && isIP(d.info.AddrFormat) && (d.cfg.Listener == nil || d.at.IsValid()) && d.insertsSymmetric() {
 		d.attr.Caps |= transport.CapSymmetric
 	}
 	return nil
 }
 
-// openCQ opens the completion queue, with a file descriptor for waiting (FI_WAIT_FD) if the
-// provider supports that and is not net.
-func (d *domain) openCQ() error {
-	attr := fi.CQAttr{Size: d.queueSize(), Format: fi.CQData, Wait: fi.WaitFD}
-	// In libfabric 1.17 the descriptor of net stays readable after the first completion.
-	if d.info.Fabric.ProvName != "net" {
-		if q, err := d.fid.OpenCQ(attr); err == nil {
-			d.ficq = q
-			if fd, err := q.FD(); err == nil {
-				d.hasFD = true
-				d.attr.Caps |= transport.CapWaitFD
-				return d.watch(fd)
-			}
-			if err := q.Close(); err != nil {
-				return err
-			}
+// openMemory maps the arena and the contexts of all lanes.
+func (d *domain) openMemory() error {
+	var err error
+	if d.arena, err = newArena(d.attr.MaxMsgSize+frameSize, d.cfg.Size, d.info.Tx.Size, d.multiRecv); err != nil {
+		return err
+	}
+	d.contexts = d.arena.base
+	for _, l := range d.lanes[1:] {
+		if l.mem, err = fi.OffHeap(slotCount * contextSize); err != nil {
+			return err
 		}
+		l.contexts = fi.AddressOf(l.mem)
 	}
-	d.attr.NoWaitObject = true
-	attr.Wait = fi.WaitNone
-	q, err := d.fid.OpenCQ(attr)
-	if err == nil {
-		d.ficq = q
-	}
-	return err
-}
-
-// openFIEndpoint opens the endpoint. If the endpoint must have a certain address (d.at) whose port
-// is in use, openFIEndpoint tries again for bindTimeout.
-func (d *domain) openFIEndpoint() (*fi.Endpoint, error) {
-	for end := time.Now().Add(bindTimeout); ; time.Sleep(20 * time.Millisecond) {
-		ep, err := d.fid.OpenEndpoint(d.info)
-		switch {
-		case err == nil:
-			return ep, nil
-		case !d.at.IsValid() || !errors.Is(err, fi.ErrAddrInUse):
-			return nil, err
-		case time.Now().After(end):
-			return nil, fmt.Errorf("%s was promised to this rank and is in use: %w", d.at, err)
-		}
-	}
+	return nil
 }
 
 // insertsSymmetric reports whether the provider supports fi_av_insertsym, which several providers

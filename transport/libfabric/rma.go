@@ -38,8 +38,7 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 		d.opDone(op, nil)
 		return nil
 	}
-	desc, err := d.local(op)
-	if err != nil {
+	if err := d.checkLocal(op); err != nil {
 		return err
 	}
 	p := &d.peers[op.Peer]
@@ -52,23 +51,43 @@ func (d *domain) rma(op *transport.Op, what operation) error {
 		return transport.ErrAgain
 	}
 	d.rmaStarted++
-	a.slots[i].order = d.rmaStarted
-	a.slots[i].pin.Pin(&op.Data[0])
-	at, to := fi.AddressOf(op.Data), d.av.at(op.Peer)
-	var rc fi.Errno
-	if what == opRead {
-		rc = d.raw.Read(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i))
-	} else {
-		rc = d.raw.Write(at, len(op.Data), desc, to, op.RemoteAddr, op.RemoteKey, a.context(i), d.writeFlags)
+	s := &a.slots[i]
+	s.order = d.rmaStarted
+	s.pin.Pin(&op.Data[0])
+	if n := min(len(d.lanes), d.av.width(op.Peer)); n > 1 && len(op.Data) >= d.stripeMin && !p.narrow {
+		s.div = divide(len(op.Data), n)
 	}
-	if rc != 0 {
+	if rc := d.postPart(i, 0, 0); rc != 0 {
 		a.free(i)
 		return d.postFailed(op.Peer, what.String(), rc)
 	}
 	p.rmaKind = what
 	p.rmaInFlight++
 	p.clearNoRoom()
+	if v := &s.div; v.parts > 0 {
+		v.inMain, v.todo = true, 1<<v.parts-2
+		d.advance(i)
+	}
 	return nil
+}
+
+// postPart posts a part of the read or write in the [slot] with index i, in the lane with index k. An
+// operation that is not divided has one part.
+//
+// Hot path: no allocation, one call to C.
+func (d *domain) postPart(i, part, k int) fi.Errno {
+	s, l := &d.arena.slots[i], d.lanes[k]
+	op := s.op
+	from, to := 0, len(op.Data)
+	if s.div.parts > 0 {
+		from, to = s.div.bounds(part)
+	}
+	data, dest := op.Data[from:to], l.av.at(op.Peer)
+	addr, key := op.RemoteAddr+uint64(from), d.laneKey(op.Peer, op.RemoteKey, k)
+	if s.what == opRead {
+		return l.raw.Read(fi.AddressOf(data), len(data), d.local(op, k), dest, addr, key, l.context(i))
+	}
+	return l.raw.Write(fi.AddressOf(data), len(data), d.local(op, k), dest, addr, key, l.context(i), d.writeFlags)
 }
 
 // selfRMA copies between op.Data and a region of this process, and emits an OpDone.

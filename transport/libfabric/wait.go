@@ -72,12 +72,17 @@ func (q *completionQueue) Arm() bool {
 // Read.
 func (d *domain) arm() bool {
 	switch {
-	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.pendingAcks) > 0:
+	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.pendingAcks) > 0, d.mainIdle():
 		return false
 	case d.arena != nil && (len(d.arena.toPost) > 0 || d.raw.Pending() > 0):
 		return false // the next Read has receive buffers to post
 	}
-	return !d.hasFD || d.raw.TryWait() == 0
+	for _, l := range d.lanes {
+		if d.canSleep && l.raw.TryWait() != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Wait sleeps until the queue's file descriptor is readable, Signal is called or the domain is
@@ -92,7 +97,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	if d.closing.Load() {
 		return transport.ErrClosed
 	}
-	if !d.hasFD {
+	if !d.canSleep {
 		timeout = d.nextNap(timeout)
 	}
 	fds := [1]unix.PollFd{{Fd: int32(d.epfd), Events: unix.POLLIN}}
@@ -170,4 +175,4 @@ func (d *domain) wake() {
 // FD returns the epoll descriptor that becomes readable when the queue's descriptor or the eventfd
 // of Signal is readable. The second result is false if the queue has no descriptor or the domain is
 // closed; then the first must not be used.
-func (q *completionQueue) FD() (int, bool) { return q.d.epfd, q.d.hasFD && !q.d.closed }
+func (q *completionQueue) FD() (int, bool) { return q.d.epfd, q.d.canSleep && !q.d.closed }

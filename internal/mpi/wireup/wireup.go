@@ -225,7 +225,14 @@ func config(w *bootstrap.World) transport.Config {
 	}
 	for rank, n := range w.HostOf {
 		cfg.OneHost = cfg.OneHost && n == w.HostOf[0]
-		if w.Memory != nil && n == w.HostOf[w.Rank] {
+		if n != w.HostOf[w.Rank] {
+			continue
+		}
+		if rank < w.Rank {
+			cfg.HostRank++
+		}
+		cfg.HostSize++
+		if w.Memory != nil {
 			cfg.Locals = append(cfg.Locals, transport.Addr(rank))
 		}
 	}

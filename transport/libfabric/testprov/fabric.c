@@ -230,6 +230,7 @@ int tp_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_d
 	d->next_key = 1;
 	d->info = fi_dupinfo(info);
 	rc = d->info ? tp_script_read(&d->script) : -FI_ENOMEM;
+	d->nic = d->info && d->info->domain_attr->name ? tp_nic_of(&d->script.m, d->info->domain_attr->name) : 0;
 	d->faults.random = 0x9e3779b97f4a7c15ULL ^ (uint64_t) d->script.seed;
 	if (!rc)
 		rc = open_descriptors(d);

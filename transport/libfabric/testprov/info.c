@@ -40,8 +40,6 @@ static bool meets_domain(const struct tp_manner *m, const struct fi_domain_attr 
 		return false;
 	if (h->threading == FI_THREAD_SAFE && m->threading != FI_THREAD_SAFE)
 		return false;
-	if (h->name && strcmp(h->name, m->name))
-		return false;
 	return h->mr_key_size <= m->key_size && h->cq_data_size <= sizeof(uint64_t) &&
 	       h->max_ep_tx_ctx <= 1 && h->max_ep_rx_ctx <= 1 &&
 	       !(h->caps & ~(FI_LOCAL_COMM | FI_SHARED_AV));
@@ -103,10 +101,13 @@ static int fill_address(struct fi_info *i, bool source, const struct tp_addr *ad
 	return 0;
 }
 
-static void fill_domain(struct fi_domain_attr *d, const struct tp_manner *m,
+static void fill_domain(struct fi_domain_attr *d, const struct tp_manner *m, long nic,
 			const struct fi_domain_attr *h)
 {
-	d->name = strdup(m->name);
+	char name[32];
+
+	tp_nic_domain(m, nic, name, sizeof name);
+	d->name = strdup(name);
 	d->threading = h && h->threading ? h->threading : (enum fi_threading) m->threading;
 	d->control_progress = h && h->control_progress ? h->control_progress : (enum fi_progress) m->progress;
 	d->data_progress = h && h->data_progress ? h->data_progress : (enum fi_progress) m->progress;
@@ -128,9 +129,11 @@ static void fill_domain(struct fi_domain_attr *d, const struct tp_manner *m,
 	d->max_err_data = TP_ERR_DATA;
 }
 
-/* Returns the offer in the manner m to a caller with these hints, or NULL if there is no memory. */
-static struct fi_info *offer(const struct tp_manner *m, const struct fi_info *h)
+/* Returns the offer of an adapter in the manner of the script to a caller with these hints, or NULL if
+ * there is no memory. */
+static struct fi_info *offer(const struct tp_script *s, long nic, const struct fi_info *h)
 {
+	const struct tp_manner *m = &s->m;
 	struct fi_info *i = fi_allocinfo();
 	const uint64_t tx = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
 	const uint64_t rx = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_RECV | FI_REMOTE_READ |
@@ -143,7 +146,7 @@ static struct fi_info *offer(const struct tp_manner *m, const struct fi_info *h)
 	i->addr_format = m->addr_format;
 	i->fabric_attr->name = strdup(TP_NAME);
 	i->fabric_attr->prov_version = tp_provider.version;
-	fill_domain(i->domain_attr, m, h ? h->domain_attr : NULL);
+	fill_domain(i->domain_attr, m, nic, h ? h->domain_attr : NULL);
 	i->ep_attr->type = FI_EP_RDM;
 	i->ep_attr->protocol = m->protocol;
 	i->ep_attr->protocol_version = 1;
@@ -175,7 +178,9 @@ static struct fi_info *offer(const struct tp_manner *m, const struct fi_info *h)
 	}
 	if (h && h->rx_attr)
 		i->rx_attr->size = wanted(h->rx_attr->size, m->rx_size);
-	if (!i->domain_attr->name || !i->fabric_attr->name) {
+	if (s->nics)
+		i->nic = tp_nic_new(nic);
+	if (!i->domain_attr->name || !i->fabric_attr->name || (s->nics && !i->nic)) {
 		fi_freeinfo(i);
 		return NULL;
 	}
@@ -190,12 +195,36 @@ static bool asked_for(const struct fi_info *h)
 				     !strcasecmp(h->fabric_attr->prov_name, TP_NAME));
 }
 
+/* Sets the addresses of the offer i of an adapter. Without a node in the call and the hints, the source
+ * is the address of the loopback network that belongs to the adapter. */
+static int fill_addresses(struct fi_info *i, long nic, const char *node, const char *service, uint64_t flags,
+			  const struct fi_info *hints)
+{
+	struct tp_addr at;
+	int rc = 0;
+
+	if (node || service) {
+		rc = tp_addr_parse(node, service, &at);
+		if (!rc)
+			rc = fill_address(i, flags & FI_SOURCE, &at);
+	} else if (hints && hints->dest_addr && tp_addr_get(i->addr_format, hints->dest_addr, hints->dest_addrlen, &at)) {
+		rc = fill_address(i, false, &at);
+	}
+	if (!rc && !i->src_addr) {
+		at = (struct tp_addr){.ip = 0x7f000001 + (uint32_t) nic};
+		if (hints && hints->src_addr)
+			tp_addr_get(i->addr_format, hints->src_addr, hints->src_addrlen, &at);
+		rc = fill_address(i, true, &at);
+	}
+	return rc;
+}
+
 int tp_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
 	       const struct fi_info *hints, struct fi_info **info)
 {
+	const char *domain = hints && hints->domain_attr ? hints->domain_attr->name : NULL;
 	struct tp_script s;
-	struct tp_addr at;
-	struct fi_info *i;
+	struct fi_info *list = NULL;
 	int rc;
 
 	if (!asked_for(hints))
@@ -205,27 +234,27 @@ int tp_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 		return rc;
 	if (hints && !meets(&s.m, hints, version))
 		return -FI_ENODATA;
-	i = offer(&s.m, hints);
-	if (!i)
-		return -FI_ENOMEM;
-	if (node || service) {
-		rc = tp_addr_parse(node, service, &at);
-		if (!rc)
-			rc = fill_address(i, flags & FI_SOURCE, &at);
-	} else if (hints && hints->dest_addr && tp_addr_get(i->addr_format, hints->dest_addr, hints->dest_addrlen, &at)) {
-		rc = fill_address(i, false, &at);
+	for (long nic = s.nics ? s.nics - 1 : 0; nic >= 0; nic--) {
+		struct fi_info *i;
+
+		if (domain && tp_nic_of(&s.m, domain) != nic)
+			continue;
+		i = offer(&s, nic, hints);
+		if (!i) {
+			fi_freeinfo(list);
+			return -FI_ENOMEM;
+		}
+		i->next = list;
+		list = i;
+		rc = fill_addresses(i, nic, node, service, flags, hints);
+		if (rc) {
+			fi_freeinfo(list);
+			return rc;
+		}
 	}
-	if (!rc && !i->src_addr) {
-		at = (struct tp_addr){.ip = 0x7f000001};
-		if (hints && hints->src_addr)
-			tp_addr_get(i->addr_format, hints->src_addr, hints->src_addrlen, &at);
-		rc = fill_address(i, true, &at);
-	}
-	if (rc) {
-		fi_freeinfo(i);
-		return rc;
-	}
-	*info = i;
+	if (!list)
+		return -FI_ENODATA;
+	*info = list;
 	return 0;
 }
 

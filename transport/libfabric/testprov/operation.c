@@ -202,6 +202,11 @@ static ssize_t post(struct tp_request *r)
 		tp_op_end(op, FI_EIO, TP_PROV_FAULT);
 		return 0;
 	}
+	if (op && d->nic > 0 && d->script.vanish && ++d->faults.sent > d->script.vanish) {
+		r->ep->in_flight++;
+		tp_op_end(op, ENETDOWN, TP_PROV_GONE);
+		return 0;
+	}
 	out = make_out(r, len);
 	if (!out) {
 		free(op);

@@ -90,6 +90,8 @@ static int set(struct tp_script *s, const char *name, const char *value)
 		{"late", &s->late, sizeof s->late},
 		{"reorder", &s->reorder, sizeof s->reorder},
 		{"overrun", &s->overrun, sizeof s->overrun},
+		{"nics", &s->nics, sizeof s->nics},
+		{"vanish", &s->vanish, sizeof s->vanish},
 		{"pin", &s->pin, sizeof s->pin},
 		{"unexpected", &s->unexpected, sizeof s->unexpected},
 		{"seed", &s->seed, sizeof s->seed},
@@ -169,7 +171,7 @@ int tp_script_read(struct tp_script *s)
 			return -FI_EINVAL;
 		}
 	}
-	if (s->m.iov_limit < 1 || s->m.iov_limit > TP_IOV_MAX || s->m.key_size < 1 || s->m.key_size > 8)
+	if (s->nics > TP_NICS || s->m.iov_limit < 1 || s->m.iov_limit > TP_IOV_MAX || s->m.key_size < 1 || s->m.key_size > 8)
 		return -FI_EINVAL;
 	return 0;
 }
@@ -189,6 +191,7 @@ const char *tp_strerror(int prov)
 	case 0: return "success";
 	case TP_PROV_FAULT: return "the script makes this operation fail";
 	case TP_PROV_NORX: return "the target had no receive buffer for the message";
+	case TP_PROV_GONE: return "the adapter is gone";
 	case TP_PROV_KEY: return "the target rejected the key";
 	default: return strerror(prov);
 	}

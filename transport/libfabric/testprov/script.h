@@ -37,6 +37,8 @@ struct tp_script {
 	long late;	 /* completions come up to this many microseconds late */
 	long reorder;	 /* up to n accesses wait and are done in another order, if order allows */
 	long overrun;	 /* a completion queue overruns after n completions */
+	long nics;	 /* number of adapters, each with a domain of its own; 0: a domain without one */
+	long vanish;	 /* a domain of an adapter but the first one fails all operations after the n-th */
 	long pin;	 /* to register memory takes this many microseconds */
 	long unexpected; /* bytes of unexpected messages, beyond which messages are refused (FI_ENORX) */
 	long seed;	 /* of the chance */
@@ -46,10 +48,10 @@ struct tp_script {
 /* The state of the faults of one domain. */
 struct tp_faults {
 	uint64_t random;
-	long messages, accesses, operations, receives;
+	long messages, accesses, operations, receives, sent;
 };
 
-enum { TP_PROV_FAULT = 4242, TP_PROV_NORX = 17, TP_PROV_KEY = 23 }; /* values of prov_errno */
+enum { TP_PROV_FAULT = 4242, TP_PROV_NORX = 17, TP_PROV_KEY = 23, TP_PROV_GONE = 19 }; /* values of prov_errno */
 
 int tp_script_read(struct tp_script *s);
 long tp_random(struct tp_faults *f, long n);

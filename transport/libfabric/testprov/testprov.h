@@ -75,6 +75,7 @@ struct tp_domain {
 	struct fi_info *info;
 	struct tp_script script;
 	struct tp_faults faults;
+	long nic; /* the number of its adapter */
 	pthread_mutex_t lock; /* recursive, because a caller may hold it in tp_progress */
 	int refs;
 	int epfd;		/* readable if a socket or the timer needs tp_progress */
@@ -398,6 +399,12 @@ int tp_watch(struct tp_domain *d, int fd, uint32_t events, struct tp_source *s, 
 void tp_timer(struct tp_domain *d);
 int tp_thread_start(struct tp_domain *d);
 void tp_thread_stop(struct tp_domain *d);
+
+/* nic.c */
+enum { TP_NICS = 8 };
+struct fid_nic *tp_nic_new(long number);
+long tp_nic_of(const struct tp_manner *m, const char *domain);
+int tp_nic_domain(const struct tp_manner *m, long number, char *name, size_t len);
 
 /* fault.c */
 struct tp_late {

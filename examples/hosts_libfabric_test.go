@@ -1,0 +1,54 @@
+//go:build linux && libfabric
+
+package examples_test
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testbed"
+)
+
+// TestTwoInterfaces runs an example on two hosts that are connected by two networks. Each must carry about
+// half of the large transfers.
+func TestTwoInterfaces(t *testing.T) {
+	c := testbed.Up(t, 2)
+	a, b := c.Hosts()[0], c.Hosts()[1]
+	testbed.Connect(t, a, b, "eth1")
+	program := filepath.Join(t.TempDir(), "allreduce")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "libfabric", "-o", program, "./allreduce").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	const doubles = 1 << 20
+	carried := func(iface string) int {
+		text, err := a.Command(t.Context(), "cat", "/proc/net/dev").Output()
+		require.NoError(t, err)
+		_, line, found := strings.Cut(string(text), iface+":")
+		require.True(t, found, "%s", text)
+		n, err := strconv.Atoi(strings.Fields(line)[8]) // bytes sent
+		require.NoError(t, err)
+		return n
+	}
+	run := func(interfaces string) (first, second int) {
+		first, second = carried("eth0"), carried("eth1")
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "gorun"), "-ssh", c.SSH(), "-host", a.Name()+":1,"+b.Name()+":1", "-np", "2",
+			"-timeout", "1m", "-v", "-provider", "tcp;ofi_rxm", "-p", "transport.libfabric.interface="+interfaces,
+			program, "-n", fmt.Sprint(doubles), "-reps", "100")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "joined by libfabric tcp;ofi_rxm ("+interfaces+") to 1")
+		require.Contains(t, string(out), "correct")
+		return carried("eth0") - first, carried("eth1") - second
+	}
+	first, second := run("eth0,eth1")
+	t.Logf("eth0 carried %d bytes, eth1 %d", first, second)
+	require.Greater(t, second, 8*doubles)
+	require.InEpsilon(t, first, second, 0.25) // a rank connects the second interface when it first uses it
+	first, second = run("eth1")
+	require.Greater(t, second, 10*first)
+}
