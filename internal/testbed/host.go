@@ -8,8 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"testing"
 	"sync/atomic"
+	"testing"
 )
 
 // Host is a host of a cluster.
