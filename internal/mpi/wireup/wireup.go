@@ -91,13 +91,11 @@ func publishNoAddress(ctx context.Context, w *bootstrap.World, p, next transport
 	if w.NoMemory != "" {
 		return nil // ranks of other hosts have inherited their memory files, and exchange nothing
 	}
-	if err := w.KVS.Put(addressKey(p.Name(), w.Rank), noAddress); err != nil {
-		return fmt.Errorf("publish that there is no address: %w", err)
+	if err := publish(ctx, w, p.Name(), noAddress); err != nil {
+		return err
 	}
-	for range 2 { // the other ranks call Fence once in exchange and once in openRail
-		if err := w.KVS.Fence(ctx); err != nil {
-			return fmt.Errorf("wait for the addresses of all ranks: %w", err)
-		}
+	if err := w.KVS.Fence(ctx); err != nil { // as in openRail
+		return fmt.Errorf("wait for all ranks to have inserted addresses: %w", err)
 	}
 	return nil
 }
@@ -333,40 +331,6 @@ func insertAll(av transport.AddressVector, addrs []transport.Address) error {
 		return fmt.Errorf("the first address has index %d", first)
 	}
 	return nil
-}
-
-// noAddress is what a rank publishes instead of its address if it cannot open a transport.
-const noAddress = "-"
-
-// addressKey returns the key under which a rank publishes its address in a transport.
-func addressKey(transport string, rank int) string {
-	return "weft-" + transport + "-" + strconv.Itoa(rank)
-}
-
-// exchange publishes own, this rank's address in the transport with this name, waits for those of
-// all ranks, and inserts them. For a rank that cannot open the transport it inserts an empty
-// address.
-func exchange(ctx context.Context, w *bootstrap.World, name string, av transport.AddressVector, own transport.Address) error {
-	if err := w.KVS.Put(addressKey(name, w.Rank), string(own)); err != nil {
-		return fmt.Errorf("publish address %q: %w", own, err)
-	}
-	if err := w.KVS.Fence(ctx); err != nil {
-		return fmt.Errorf("wait for the addresses of all ranks: %w", err)
-	}
-	addrs := make([]transport.Address, w.Size)
-	for i := range addrs {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		a, err := w.KVS.Get(addressKey(name, i))
-		if err != nil {
-			return fmt.Errorf("get the address of rank %d: %w", i, err)
-		}
-		if a != noAddress {
-			addrs[i] = transport.Address(a)
-		}
-	}
-	return insertAll(av, addrs)
 }
 
 // Report writes a line to stderr that names the transports, and for each the number of other ranks
