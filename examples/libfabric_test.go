@@ -38,6 +38,9 @@ func TestOverLibfabric(t *testing.T) {
 			require.Regexp(t, `\b4 ranks\b.*: correct`, out)
 			require.Contains(t, errs, "joined by libfabric "+strings.TrimSuffix(provider, ";ofi_hook_perf"))
 			require.Contains(t, errs, "4 addresses inserted")
+			if manner, _, several := strings.Cut(script, ",nics=2"); several {
+				require.Contains(t, errs, "("+manner+","+manner+"1)")
+			}
 		})
 	}
 }

@@ -53,25 +53,30 @@ func (h *hints) adapters(infos []*fi.Info) []*fi.Info {
 			near = append(near, i)
 		}
 	}
+	each := 1
+	if h.sharers > 0 {
+		each = max(len(up)/h.sharers, 1)
+	}
 	if len(near) > 0 {
 		up = near
 	}
-	switch {
-	case len(up) > 0:
-		each := 1
-		if h.sharers > 0 {
-			each = max(len(up)/h.sharers, 1)
-		}
-		return h.share(up, each)
-	case first != nil:
+	if len(up) == 0 && first != nil {
 		return []*fi.Info{first}
 	}
-	return nil
+	// The ranks of a host take turns, so that each adapter has about as many ranks.
+	var own []*fi.Info
+	each = h.lanes(up, each)
+	for k := range each {
+		own = append(own, up[(h.turn*each+k)%len(up)])
+	}
+	return own
 }
 
-// share returns the NICs of the list that this rank uses, the main one first: h.nics of them, or if h does
-// not say how many, each. The ranks of a host take turns, so that each NIC has about as many ranks.
-func (h *hints) share(list []*fi.Info, each int) (own []*fi.Info) {
+// lanes returns how many NICs of the list a rank uses: h.nics of them, or if h does not say how many, each.
+func (h *hints) lanes(list []*fi.Info, each int) int {
+	if len(list) == 0 {
+		return 0
+	}
 	if h.nics > 0 {
 		each = h.nics
 	}
@@ -79,16 +84,17 @@ func (h *hints) share(list []*fi.Info, each int) (own []*fi.Info) {
 	if d := list[0].Domain; d.MRMode&fi.MRProvKey != 0 {
 		each = min(each, max(8/max(d.MRKeySize, 1), 1)) // the keys of a region must fit into 8 bytes
 	}
-	for k := range each {
-		own = append(own, list[(h.turn*each+k)%len(list)])
-	}
-	return own
+	return each
 }
 
 // sameKind reports whether one rank may use the NICs of both infos.
-func sameKind(a, b *fi.Info) bool {
-	return a.Fabric.ProvName == b.Fabric.ProvName && a.AddrFormat == b.AddrFormat &&
-		a.Domain.MRMode == b.Domain.MRMode && a.Domain.MRKeySize == b.Domain.MRKeySize && a.Domain.AVType == b.Domain.AVType
+func sameKind(a, b *fi.Info) bool { return kindOf(a) == kindOf(b) }
+
+// kindOf returns a text with what must be the same for all NICs of a rank.
+func kindOf(i *fi.Info) string {
+	d := &i.Domain
+	return fmt.Sprintf("%s with %v, mr_mode %v, keys of %d bytes, %v, %v, %v, %v", i.Fabric.ProvName, i.AddrFormat, d.MRMode, d.MRKeySize,
+		d.AVType, d.DataProgress, d.Threading, i.Caps&capsRMA)
 }
 
 // domainNames returns the names of the domains.

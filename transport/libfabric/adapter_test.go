@@ -65,6 +65,9 @@ func TestAdapters(t *testing.T) {
 	require.Empty(t, chosen(hints{iface: "mlx5_9"}, a, b, c))
 	require.Equal(t, []string{"mlx5_1,mlx5_2", "mlx5_1,mlx5_2", "mlx5_1,mlx5_2"}, chosen(hints{sharers: 1}, a, b, c), "all that are near")
 	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{sharers: 2}, a, b, c))
+	d := adapterInfo("mlx5_3", 0xc4)
+	require.Equal(t, []string{"mlx5_1,mlx5_2", "mlx5_1,mlx5_2", "mlx5_1,mlx5_2"}, chosen(hints{sharers: 2}, a, b, c, d),
+		"the other two are for the other rank, which is near these")
 	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{sharers: 5}, a, b, c))
 	require.Equal(t, []string{"mlx5_1,mlx5_2", "mlx5_1,mlx5_2", "mlx5_1,mlx5_2"}, chosen(hints{sharers: 5, nics: 3}, a, b, c))
 	require.Equal(t, []string{"mlx5_1", "mlx5_2", "mlx5_1"}, chosen(hints{sharers: 1, nics: 1}, a, b, c))

@@ -93,13 +93,17 @@ func (v *addressVector) Insert(addrs []transport.Address) (transport.Addr, error
 		}
 	}
 	n := v.n
-	for k := len(byLane) - 1; k >= 0; k-- {
-		if _, err := v.of(k).insert(byLane[k]); err != nil {
-			for j := k + 1; j < len(byLane); j++ {
-				err = errors.Join(err, v.of(j).truncate(n))
+	var undo []func() error
+	for k := range byLane {
+		w := v.of(k)
+		fresh, err := w.insert(byLane[k])
+		if err != nil {
+			for _, f := range undo {
+				err = errors.Join(err, f())
 			}
 			return 0, err
 		}
+		undo = append(undo, func() error { return w.truncate(n, fresh) })
 	}
 	for len(v.addrs) < n { // those of InsertSym
 		v.addrs, v.widths = append(v.addrs, ""), append(v.widths, 1)
@@ -116,26 +120,23 @@ func (v *addressVector) width(a transport.Addr) int {
 	return 1
 }
 
-// truncate removes the addresses with the indices from n on.
-func (v *addressVector) truncate(n int) error {
-	var last []fi.Addr
-	for a := n; a < v.n; a++ {
-		last = append(last, v.at(transport.Addr(a)))
-	}
+// truncate ends the use of the indices from n on, and removes the addresses in fresh.
+func (v *addressVector) truncate(n int, fresh []fi.Addr) error {
 	v.n = n
 	if v.index != nil {
 		v.index = v.index[:n]
 	}
-	return v.av.Remove(last)
+	return v.av.Remove(fresh)
 }
 
-// insert inserts addresses of one lane.
-func (v *addressVector) insert(addrs []transport.Address) (transport.Addr, error) {
+// insert inserts addresses of one lane. It returns the values of those that the vector did not contain
+// before.
+func (v *addressVector) insert(addrs []transport.Address) ([]fi.Addr, error) {
 	raw := make([][]byte, len(addrs))
 	for i, a := range addrs {
 		var err error
 		if raw[i], err = encode(v.d.info.AddrFormat, a); err != nil {
-			return 0, fmt.Errorf("insert: %w", err)
+			return nil, fmt.Errorf("insert: %w", err)
 		}
 	}
 	out := unsetAddrs(len(raw))
@@ -154,7 +155,10 @@ func (v *addressVector) insert(addrs []transport.Address) (transport.Addr, error
 			}
 		}
 	}
-	return v.commitInsert(out, fresh, err)
+	if _, err = v.commitInsert(out, fresh, err); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(fresh, func(a fi.Addr) bool { return a == fi.AddrNotAvail }), nil
 }
 
 // InsertSym adds nodes × services addresses in one call (fi_av_insertsym) and returns the first

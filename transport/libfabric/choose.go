@@ -73,18 +73,26 @@ func (h *hints) choose() ([]*fi.Info, error) {
 	}
 	var all []*fi.Info
 	h.source = netip.AddrPort{} // the listener's address belongs to one of the interfaces at most
-	for _, h.iface = range h.ifaces {
+	for n, name := range h.ifaces {
+		if slices.Contains(h.ifaces[:n], name) {
+			return nil, fmt.Errorf("interface %q is named twice", name)
+		}
+		h.iface = name
 		infos, err := h.chooseOne()
 		if err != nil {
 			return nil, err
 		}
 		i := infos[0]
-		if len(all) > 0 && !sameKind(all[0], i) {
-			return nil, fmt.Errorf("a rank uses NICs of one kind: %s is of %s, and %s of %s", h.ifaces[0], all[0].Fabric.ProvName, h.iface, i.Fabric.ProvName)
+		switch {
+		case i.AddrFormat == fi.AddrStr:
+			return nil, fmt.Errorf("a rank uses only one interface of %s", i.Fabric.ProvName)
+		case n > 0 && !sameKind(all[0], i):
+			return nil, fmt.Errorf("a rank uses interfaces of one kind: %s is %s, and %s is %s", h.ifaces[0], kindOf(all[0]), name, kindOf(i))
 		}
 		all = append(all, i)
 	}
-	return h.share(all, len(all)), nil
+	// All ranks have the same main lane, since interfaces need not reach each other.
+	return all[:h.lanes(all, len(all))], nil
 }
 
 // chooseOne returns the Infos of the NICs to open if the job names at most one interface, h.iface.
@@ -102,7 +110,7 @@ func (h *hints) chooseOne() ([]*fi.Info, error) {
 			continue
 		}
 		for _, caps := range capabilitySets {
-			for _, mr := range []fi.MRMode{mrModes, mrModes | fi.MRLocal} {
+			for _, mr := range h.mrModes() {
 				infos, err := h.find(h.info(caps, mr), local, exact)
 				if infos != nil || err != nil {
 					return infos, err
@@ -111,6 +119,16 @@ func (h *hints) chooseOne() ([]*fi.Info, error) {
 		}
 	}
 	return nil, h.noProvider()
+}
+
+// mrModes returns the sets of memory registration modes that choose permits, the best first. If the job asks
+// for several NICs, those are better with which the provider does not choose keys: a rank can use more
+// lanes then.
+func (h *hints) mrModes() (list []fi.MRMode) {
+	if h.nics > 1 || len(h.ifaces) > 1 {
+		list = append(list, mrModes&^fi.MRProvKey, mrModes&^fi.MRProvKey|fi.MRLocal)
+	}
+	return append(list, mrModes, mrModes|fi.MRLocal)
 }
 
 // info returns the hints for fi_getinfo that request these capabilities and permit these memory

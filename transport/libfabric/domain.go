@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/internal/local"
@@ -79,9 +80,10 @@ type domain struct {
 	// pendingAcks holds the peers whose close message has arrived, and for which [domain.sendAcks]
 	// has not queued a PeerLeft yet.
 	pendingAcks []transport.Addr
-	resends     []int        // indices of the slots whose messages are to be sent again
-	waiting     []int        // indices of the slots of divided operations with parts that are not posted
-	lastFailure *fi.RawError // the last failure of a receive; nil: there was none
+	resends     []int         // indices of the slots whose messages are to be sent again
+	waiting     []int         // indices of the slots of divided operations with parts that are not posted
+	waitPause   time.Duration // the last pause of domain.nextWaiting
+	lastFailure *fi.RawError  // the last failure of a receive; nil: there was none
 
 	// Wait and Signal use the fields from here on. Wait holds sleepMu while it uses epfd and evfd,
 	// and Signal holds sigMu while it uses evfd. Close takes sleepMu and then sigMu before it
@@ -220,7 +222,9 @@ func newDomain(cfg transport.Config, infos []*fi.Info) *domain {
 func (d *domain) boundRXD() {
 	const rxPackets = 256
 	d.inject = 0
-	d.info.Rx.Size = min(d.info.Rx.Size, rxPackets)
+	for _, l := range d.lanes {
+		l.info.Rx.Size = min(l.info.Rx.Size, rxPackets)
+	}
 }
 
 func (d *domain) Attr() transport.Attr { return d.attr }

@@ -36,9 +36,9 @@ func (d *domain) peerError(op string, peer transport.Addr, cause error) error {
 // where names the provider of libfabric and its domain, for errors.
 func (d *domain) where() string { return d.attr.Provider + " on " + d.info.Domain.Name }
 
-// queueFailed returns the error of a completion queue that cannot be read any more because of cause.
-func (d *domain) queueFailed(cause error) error {
-	return fmt.Errorf("%s: %w: %w", d.where(), errQueue, cause)
+// queueFailed returns the error of a lane whose completion queue cannot be read any more because of cause.
+func (d *domain) queueFailed(l *lane, cause error) error {
+	return fmt.Errorf("%s on %s: %w: %w", d.attr.Provider, l.info.Domain.Name, errQueue, cause)
 }
 
 // noBuffers returns the error of a domain without receive buffers. The last failure of a receive is its

@@ -137,11 +137,7 @@ func (p *keeper) dropOldest() bool {
 	k := p.list[oldest]
 	p.list = slices.Delete(p.list, oldest, oldest+1)
 	p.bytes -= len(k.region.buf)
-	if r := k.region; r.d.mrs.close(r) != nil {
-		p.add(r)
-		return false
-	}
-	return true
+	return k.region.d.mrs.close(k.region) == nil // otherwise it stays registered until the domain is closed
 }
 
 // keptAccess are the rights of a kept registration.

@@ -29,7 +29,7 @@ type lane struct {
 	// are those of the arena, and mem is nil.
 	contexts uintptr
 	mem      []byte // has the contexts
-	inFlight int    // number of parts in flight, except in the main lane
+	parts    uint64 // number of parts that were posted, except in the main lane
 }
 
 // open opens the libfabric objects of a lane of d, except its address vector. After an error the caller

@@ -4,7 +4,6 @@ package libfabric
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
@@ -43,32 +42,16 @@ func TestConformanceLanes(t *testing.T) {
 	}
 }
 
-// interfaces returns the names of two interfaces of this host.
-func interfaces(t testing.TB) []string {
-	t.Helper()
-	all, err := net.Interfaces()
-	require.NoError(t, err)
-	var names []string
-	for _, i := range all {
-		addrs, err := i.Addrs()
-		require.NoError(t, err)
-		if i.Flags&net.FlagUp != 0 && len(addrs) > 0 {
-			names = append(names, i.Name)
-		}
-	}
-	require.GreaterOrEqual(t, len(names), 2, "the host has only %v", names)
-	return names[:2]
-}
-
-// TestConformanceInterfaces runs the conformance tests with ranks that use two interfaces of the host.
+// TestConformanceInterfaces runs the conformance tests with ranks that use two addresses of the loopback
+// interface.
 func TestConformanceInterfaces(t *testing.T) {
 	for _, prov := range []string{"tcp;ofi_rxm", libfabrictest.XNet()} {
 		t.Run(prov, func(t *testing.T) {
 			transporttest.Run(t, transporttest.OpenWith(func(t testing.TB) (transport.Provider, func(int)) {
 				t.Helper()
-				return withLanes(t, prov, 0, interfaces(t)...), nil
+				return withLanes(t, prov, 0, "127.0.0.1", "127.0.0.2"), nil
 			}), append(refusals(connectionEnds), transporttest.WithRanks(2), transporttest.Except("close with operations in flight",
-				"the provider leaves a socket open if an endpoint is closed while a connection is made, here that of the second interface"))...)
+				"the provider leaves a socket open if an endpoint is closed while a connection is made, here that of the second lane"))...)
 		})
 	}
 }
@@ -96,11 +79,19 @@ func laneJob(t testing.TB, script string, nics ...int) []*node {
 	return nodes
 }
 
-// writeAndRead writes size bytes from a to a region of peer and reads them back, and returns in how many
-// further lanes of a parts of the write were in flight.
-func writeAndRead(t *testing.T, a *node, peer transport.Addr, size int, nodes []*node) (lanes int) {
+// parts returns the number of parts that were posted in further lanes.
+func (n *node) parts() (sum int) {
+	for _, l := range n.dom.lanes {
+		sum += int(l.parts)
+	}
+	return sum
+}
+
+// writeAndRead writes size bytes from a to a region of peer and reads them back, and returns how many parts
+// of the two were posted in further lanes.
+func writeAndRead(t *testing.T, a *node, peer transport.Addr, size int, nodes []*node) (parts int) {
 	t.Helper()
-	to := nodes[peer]
+	to, before := nodes[peer], a.parts()
 	mem := make([]byte, size)
 	mr, err := to.dom.RegisterMemory(mem, transport.RemoteRead|transport.RemoteWrite)
 	require.NoError(t, err)
@@ -113,19 +104,13 @@ func writeAndRead(t *testing.T, a *node, peer transport.Addr, size int, nodes []
 		require.NoError(t, access(t, what, op, a, nodes...))
 		require.NoError(t, local.Close())
 	}
-	do(func(op *transport.Op) error {
-		err := ep.Write(op)
-		for _, l := range a.dom.lanes {
-			lanes += l.inFlight
-		}
-		return err
-	}, from)
+	do(ep.Write, from)
 	require.Equal(t, from, mem)
 	do(ep.Read, back)
 	require.Equal(t, from, back)
 	require.NoError(t, mr.Close())
 	require.Zero(t, a.dom.arena.busy)
-	return lanes
+	return a.parts() - before
 }
 
 // TestLanes checks that large reads and writes use as many lanes as both ranks have, and small ones the
@@ -136,7 +121,7 @@ func TestLanes(t *testing.T) {
 			nodes := laneJob(t, script, 2, 1, 2)
 			for from, a := range nodes {
 				for to, b := range nodes {
-					want := min(len(a.dom.lanes), len(b.dom.lanes)) - 1
+					want := 2 * (min(len(a.dom.lanes), len(b.dom.lanes)) - 1) // of a write and a read
 					if from == to {
 						want = 0
 					}
@@ -157,12 +142,10 @@ func TestLanes(t *testing.T) {
 func TestLaneVanishes(t *testing.T) {
 	nodes := laneJob(t, "verbs,nics=2,vanish=5", 2, 2)
 	a := nodes[0]
-	lanes := 0
 	for range 20 {
-		lanes += writeAndRead(t, a, 1, 100_000, nodes)
+		writeAndRead(t, a, 1, 100_000, nodes)
 	}
-	require.Positive(t, lanes)
-	require.Zero(t, writeAndRead(t, a, 1, 100_000, nodes))
+	require.Equal(t, 6, a.parts())
 	var notices []error
 	for _, c := range a.seen {
 		if c.Kind == transport.PeerNotice {
@@ -171,28 +154,60 @@ func TestLaneVanishes(t *testing.T) {
 		require.NotEqual(t, transport.PeerDown, c.Kind)
 	}
 	require.Len(t, notices, 1)
-	require.ErrorContains(t, notices[0], "uses only verbs with this peer: libfabric testprov on verbs1: ")
+	require.ErrorContains(t, notices[0], "uses only verbs with this peer from now on, because of a failure: libfabric testprov on verbs1: ")
 	require.ErrorContains(t, notices[0], "the adapter is gone")
 }
 
-// TestLaneKey checks that a divided read with a key that the peer does not have is refused, in whichever
-// lane the peer notices it first, and that nothing stays in flight.
+// TestLaneKey checks that a divided read with a key that the peer does not have is refused, and that one
+// whose key is only good for the main lane goes through that.
 func TestLaneKey(t *testing.T) {
 	nodes := laneJob(t, "verbs,nics=2", 2, 2)
 	a, b := nodes[0], nodes[1]
-	mr, err := b.dom.RegisterMemory(make([]byte, 1000), transport.RemoteRead)
+	mr, err := b.dom.RegisterMemory(pattern(make([]byte, 1000), 3), transport.RemoteRead)
 	require.NoError(t, err)
 	data := make([]byte, 1000)
 	local, err := a.dom.RegisterMemory(data, transport.Local)
 	require.NoError(t, err)
-	const own = 1<<32 - 1
-	for _, key := range []uint64{mr.Key() ^ 1<<31, mr.Key() ^ 1<<63, mr.Key() & own, mr.Key() &^ own} {
+	read := func(key uint64) error {
 		op := &transport.Op{Peer: 1, RemoteKey: key, RemoteAddr: mr.Base(), Data: data, Region: local}
-		require.ErrorIs(t, access(t, a.ep.(transport.RMAEndpoint).Read, op, a, b), transport.ErrKey)
-		require.Zero(t, a.dom.arena.busy)
-		require.Zero(t, a.dom.lanes[1].inFlight)
+		return access(t, a.ep.(transport.RMAEndpoint).Read, op, a, b)
 	}
+	const own = 1<<32 - 1
+	require.ErrorIs(t, read(mr.Key()^1<<31), transport.ErrKey)
+	require.ErrorIs(t, read(mr.Key()&^own), transport.ErrKey)
+	require.Zero(t, a.dom.arena.busy)
 	require.False(t, a.dom.peers[1].narrow)
+	require.NoError(t, read(mr.Key()&own))
+	require.Equal(t, pattern(make([]byte, 1000), 3), data)
+	require.True(t, a.dom.peers[1].narrow)
+}
+
+// TestLanePeerDies checks that divided reads end when the peer dies, those in flight and those of which a
+// part waits.
+func TestLanePeerDies(t *testing.T) {
+	nodes := laneJob(t, "verbs,nics=2,tx=8", 2, 2)
+	a, b := nodes[0], nodes[1]
+	mr, err := b.dom.RegisterMemory(make([]byte, 100_000), transport.RemoteRead)
+	require.NoError(t, err)
+	data := make([]byte, 100_000)
+	local, err := a.dom.RegisterMemory(data, transport.Local)
+	require.NoError(t, err)
+	posted := 0
+	for range 20 {
+		op := &transport.Op{Peer: 1, RemoteKey: mr.Key(), RemoteAddr: mr.Base(), Data: data, Region: local}
+		if err := a.ep.(transport.RMAEndpoint).Read(op); err == nil {
+			posted++
+		} else {
+			require.ErrorIs(t, err, transport.ErrAgain)
+		}
+	}
+	require.Positive(t, posted)
+	require.NoError(t, b.dom.Close())
+	until(t, func() bool {
+		return kinds(a.seen, transport.OpDone) == posted && kinds(a.seen, transport.PeerDown) == 1
+	}, a)
+	require.Zero(t, a.dom.arena.busy)
+	require.Empty(t, a.dom.waiting)
 }
 
 // TestDivide checks that the parts of a division cover all bytes once, and that there are at most as many
@@ -214,8 +229,28 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// TestSecondInterface checks that an interface that does not exist is an error, wherever it is in the list.
+// TestSecondInterface checks that wrong lists of interfaces are errors.
 func TestSecondInterface(t *testing.T) {
-	_, err := withLanes(t, "tcp;ofi_rxm", 0, "lo", "no_such0").Open(transport.Config{Size: 1, OneHost: true})
-	require.ErrorContains(t, err, `"no_such0"`)
+	for want, ifaces := range map[string][]string{
+		`"no_such0"`:                              {"lo", "no_such0"},
+		`interface "lo" is named twice`:           {"lo", "lo"},
+		"a rank uses interfaces of one kind: 127": {"127.0.0.1", "::1"},
+	} {
+		_, err := withLanes(t, "tcp;ofi_rxm", 0, ifaces...).Open(transport.Config{Size: 1, OneHost: true})
+		require.ErrorContains(t, err, want)
+	}
+	_, err := withLanes(t, "shm", 0, "shm", "shm0").Open(transport.Config{Size: 1, OneHost: true})
+	require.Error(t, err)
+}
+
+// TestFewerLanesThanInterfaces checks that all ranks of a host have the same main lane if the job names the
+// interfaces.
+func TestFewerLanesThanInterfaces(t *testing.T) {
+	for turn := range 3 {
+		p := libfabrictest.WithScript(withLanes(t, libfabrictest.Name, 2, "plain", "plain1", "plain2"), "plain,nics=3")
+		d, err := p.Open(transport.Config{Size: 1, OneHost: true, HostRank: turn, HostSize: 3})
+		require.NoError(t, err)
+		require.Equal(t, "plain,plain1", d.Attr().Name)
+		require.NoError(t, d.Close())
+	}
 }

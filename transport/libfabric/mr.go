@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/weft-hpc/weft/transport"
@@ -46,7 +48,8 @@ type regions struct {
 	// byKey has the open registrations by key, and those for which a call of libfabric is in progress;
 	// nil: there was none yet.
 	byKey map[uint64]*region
-	free  *region // list of closed regions, which RegisterMemory reuses
+	free  *region   // list of closed regions, which RegisterMemory reuses
+	stuck []*region // regions whose registration has failed and could not be undone
 	kept  keeper
 	count uint64    // number of registrations so far
 	rnd   [512]byte // random bytes for keys
@@ -116,6 +119,10 @@ func (t *regions) take(d *domain) *region {
 // regions. The caller holds mu, which enter releases during calls of libfabric.
 func (t *regions) enter(r *region, buf []byte, access transport.Access) error {
 	if err := t.register(r, buf, access); err != nil {
+		if r.registered() { // in some lanes, which could not be undone
+			t.stuck = append(t.stuck, r)
+			return err
+		}
 		r.pin.Unpin()
 		r.next, t.free = t.free, r
 		return err
@@ -154,7 +161,7 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 			delete(t.byKey, key)
 		}
 		switch {
-		case e == fi.ErrNoKey && try < keyTries && !t.closed:
+		case e == fi.ErrNoKey && try < keyTries && !t.closed && !r.registered():
 			continue
 		case e != 0:
 			return e
@@ -181,13 +188,16 @@ func (r *region) registerAt(at uintptr, n int, access fi.Access, key uint64) (e 
 	for _, l := range d.lanes[1:] {
 		m, e := l.raw.Register(at, n, access, key)
 		if e != 0 {
-			_ = r.closeAll() // cannot fail: no peer knows the key
+			_ = r.closeAll() // if that fails, enter keeps what is registered
 			return e
 		}
 		r.further = append(r.further, m)
 	}
 	return 0
 }
+
+// registered reports whether the region is registered in any lane.
+func (r *region) registered() bool { return r.fi != fi.RawRegion{} || len(r.further) > 0 }
 
 // closeAll ends the registrations in all lanes. After an error the caller may call it again.
 func (r *region) closeAll() fi.Errno {
@@ -295,18 +305,23 @@ func (t *regions) end() {
 func (t *regions) closeAll() {
 	t.mu.Lock() // a call that end has waited for continues with mu after its return from libfabric
 	defer t.mu.Unlock()
-	for _, r := range t.byKey {
+	for _, r := range t.all() {
 		_ = r.closeAll() // the error is ignored, because closing the domain then fails, too
 	}
+}
+
+// all returns the regions with registrations of their own.
+func (t *regions) all() []*region {
+	return slices.AppendSeq(slices.Clone(t.stuck), maps.Values(t.byKey))
 }
 
 func (t *regions) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, r := range t.byKey {
+	for _, r := range t.all() {
 		r.forget()
 	}
-	t.byKey, t.kept = nil, keeper{}
+	t.byKey, t.stuck, t.kept = nil, nil, keeper{}
 }
 
 // find returns the n bytes at remote address addr of this process's open region with this key. It

@@ -111,7 +111,7 @@ func (d *domain) poll(room int) error {
 	case fi.ErrAvail:
 		return d.failures()
 	default:
-		return d.queueFailed(rc)
+		return d.queueFailed(d.lane, rc)
 	}
 }
 
@@ -254,7 +254,7 @@ func (d *domain) failures() error {
 
 func (d *domain) failed(e *fi.RawError) error {
 	if e.Err == fi.ErrOverrun {
-		return d.queueFailed(e)
+		return d.queueFailed(d.lane, e)
 	}
 	i := d.arena.index(e.Context)
 	if i < 0 {

@@ -24,7 +24,8 @@ func (provider) Name() string { return name }
 
 // Open opens the fabric, domain, completion queue and endpoint of the first libfabric provider that
 // meets the job's needs and the parameters transport.libfabric.provider and
-// transport.libfabric.interface. If cfg.Listener is set and takesListenerAddr returns true, the
+// transport.libfabric.interface. If cfg.Listener is set, the job names at most one interface, and
+// takesListenerAddr returns true, the
 // endpoint takes the listener's address. For this Open closes the listener, because libfabric makes
 // sockets of its own. While the port is still in use, Open waits for up to bindTimeout.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
@@ -44,7 +45,7 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	}
 	info := infos[0]
 	d := newDomain(cfg, infos)
-	if cfg.Listener != nil && takesListenerAddr(info) {
+	if h.source.IsValid() && takesListenerAddr(info) {
 		d.at = h.source
 		_ = cfg.Listener.Close() // so that the endpoint can bind the same port
 	}
@@ -96,7 +97,7 @@ func listening(f *os.File) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("listener: not an IP socket")
 }
 
-// bindTimeout limits how long openFIEndpoint tries to open an endpoint at the port of the rank's
+// bindTimeout limits how long lane.openEndpoint tries to open an endpoint at the port of the rank's
 // listener. The port stays in use until every process that inherited the listener from the launcher
 // has closed it, which happens soon.
 const bindTimeout = 2 * time.Second

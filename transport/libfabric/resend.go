@@ -144,16 +144,17 @@ func (d *domain) postAgain(i int) error {
 	}
 }
 
-// setTimer makes the timer of [domain.openPoll] end a Wait when the first of the resends is due.
+// setTimer makes the timer of [domain.openPoll] end a Wait when the first of the resends is due, or parts of
+// divided operations are to be tried again.
 func (d *domain) setTimer() {
-	if len(d.resends) == 0 {
-		return // if the timer is set, it ends one Wait too early
-	}
-	first := d.arena.slots[d.resends[0]].due
-	for _, i := range d.resends[1:] {
-		if due := d.arena.slots[i].due; due.Before(first) {
+	first := d.nextWaiting()
+	for _, i := range d.resends {
+		if due := d.arena.slots[i].due; first.IsZero() || due.Before(first) {
 			first = due
 		}
+	}
+	if first.IsZero() {
+		return // if the timer is set, it ends one Wait too early
 	}
 	t := unix.ItimerSpec{Value: unix.NsecToTimespec(max(time.Until(first).Nanoseconds(), 1))}
 	_ = unix.TimerfdSettime(d.timerfd, 0, &t, nil) // cannot fail: the arguments are valid

@@ -5,6 +5,7 @@ package libfabric
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
@@ -25,23 +26,24 @@ import (
 // other one are not used. A part for which its lane has no room stays in division.todo, and both its lane
 // and lane 0, the main lane, are tried until one of them takes it. So a lane that takes no operations, for
 // example because it makes a connection, only slows the rank down. If a part fails in a lane and then
-// succeeds in the main lane, the NIC has failed: the endpoint reports that once, by a PeerNotice, and uses
-// the main lane only for that peer. A failure in the main lane is that of the operation.
+// succeeds in the main lane, the endpoint reports that once, by a PeerNotice, and uses the main lane only for
+// that peer: the NIC may have failed, or the peer may have registered its memory in the main lane only. A
+// failure in the main lane is that of the operation. If a part stays in flight, so does the operation.
 
 // partMin is the size in bytes to a multiple of which the parts are rounded up, except the last one.
 const partMin = 64
 
 // division is the state of a read or write that is divided. The zero value is that of one that is not.
 type division struct {
-	parts    int   // number of parts, which is also the number of lanes
-	size     int   // size of each part in bytes, except the last one, which ends at total
-	total    int   // number of bytes of the operation
-	todo     uint8 // bit k: part k is not posted
-	inMain   bool  // a part is in flight in the main lane
-	waits    bool  // the slot is in domain.waiting
-	inOthers int   // number of parts in flight in other lanes
-	err      error // the failure of the operation; nil: there was none so far
-	lost     error // the first failure of another lane than the main one
+	parts  int   // number of parts, which is also the number of lanes
+	size   int   // size of each part in bytes, except the last one, which ends at total
+	total  int   // number of bytes of the operation
+	todo   uint8 // bit k: part k is not posted
+	others uint8 // bit k: part k is in flight in lane k, which is not the main lane
+	inMain bool  // a part is in flight in the main lane
+	waits  bool  // the slot is in domain.waiting
+	err    error // the failure of the operation; nil: there was none so far
+	lost   error // the first failure of another lane than the main one
 }
 
 // divide divides an operation of total bytes, at least partMin, into at most n parts.
@@ -68,28 +70,26 @@ func (d *domain) mainDone(i int, err error) {
 	d.advance(i)
 }
 
-// otherDone records that the part in the lane with index k has ended. e is its failure; nil: there is none.
+// otherDone records that the part in the lane with index k, not the main lane, has ended. i is the index of
+// its [slot], or -1 if no slot has the completion's context. e is the failure; nil: there is none.
 func (d *domain) otherDone(i, k int, e *fi.RawError) {
-	s := &d.arena.slots[i]
-	v := &s.div
-	if v.inOthers == 0 {
-		return // the provider reported the operation twice
+	if i < 0 || d.arena.slots[i].div.others&(1<<k) == 0 {
+		return // the provider reported the operation twice, or it is about an access by a peer
 	}
-	v.inOthers--
-	d.lanes[k].inFlight--
-	switch {
-	case e == nil:
-	case meansRefused(e.Err): // the NIC has worked
-		if v.err == nil {
-			v.err = d.peerError(s.what.String(), s.peer, fmt.Errorf("%w: %w", transport.ErrKey, e))
-		}
-	default:
+	v := &d.arena.slots[i].div
+	v.others &^= 1 << k
+	if e != nil {
 		v.todo |= 1 << k
-		if v.lost == nil {
-			v.lost = fmt.Errorf("%s on %s: %w", d.attr.Provider, d.lanes[k].info.Domain.Name, e)
-		}
+		v.lose(d, k, e)
 	}
 	d.advance(i)
+}
+
+// lose records that a part has failed in the lane with index k because of cause.
+func (v *division) lose(d *domain, k int, cause error) {
+	if v.lost == nil {
+		v.lost = fmt.Errorf("%s on %s: %w", d.attr.Provider, d.lanes[k].info.Domain.Name, cause)
+	}
 }
 
 // advance posts the parts of the operation in the [slot] with index i for which there is room, or ends the
@@ -105,9 +105,10 @@ func (d *domain) advance(i int) {
 		if !v.waits {
 			v.waits = true
 			d.waiting = append(d.waiting, i)
+			d.setTimer()
 		}
 		return
-	case v.inMain || v.inOthers > 0:
+	case v.inMain || v.others != 0:
 		return
 	case v.waits:
 		d.waiting = slices.DeleteFunc(d.waiting, func(j int) bool { return j == i })
@@ -115,7 +116,7 @@ func (d *domain) advance(i int) {
 	if p := &d.peers[s.peer]; v.err == nil && v.lost != nil && !p.narrow {
 		p.narrow = true
 		d.done.Later(transport.Completion{Kind: transport.PeerNotice, Peer: -1, Err: d.peerError(s.what.String(), s.peer,
-			fmt.Errorf("a NIC has failed, so the rank uses only %s with this peer: %w", d.info.Domain.Name, v.lost))})
+			fmt.Errorf("the rank uses only %s with this peer from now on, because of a failure: %w", d.info.Domain.Name, v.lost))})
 	}
 	d.slotDone(i, v.err)
 }
@@ -132,11 +133,17 @@ func (d *domain) postTodo(i int) error {
 		if v.todo&(1<<k) == 0 {
 			continue
 		}
-		if v.lost == nil && d.postPart(i, k, k) == 0 { // if the NIC has failed, the main lane finds out whether the peer has
-			v.todo &^= 1 << k
-			v.inOthers++
-			d.lanes[k].inFlight++
-			continue
+		if v.lost == nil { // after a failure the main lane finds out whether the peer has failed
+			rc := d.postPart(i, k, k)
+			if rc == 0 {
+				v.todo &^= 1 << k
+				v.others |= 1 << k
+				d.lanes[k].parts++
+				continue
+			}
+			if rc != fi.ErrAgain {
+				v.lose(d, k, rc)
+			}
 		}
 		if v.inMain {
 			continue
@@ -145,6 +152,7 @@ func (d *domain) postTodo(i int) error {
 		case 0:
 			v.todo &^= 1 << k
 			v.inMain = true
+			d.peers[s.peer].clearNoRoom()
 		case fi.ErrAgain:
 			if err := d.noRoom(s.peer); err != transport.ErrAgain { //nolint:errorlint // noRoom does not wrap it
 				return err
@@ -165,22 +173,26 @@ func (d *domain) postWaiting() {
 		d.advance(i) // may append i again
 	}
 	d.waiting = slices.Delete(d.waiting, 0, n)
+	d.setTimer()
 }
 
-// mainIdle reports whether a part waits that the main lane would take if it had room. The provider need not
-// report when it has.
-func (d *domain) mainIdle() bool {
-	return slices.ContainsFunc(d.waiting, func(i int) bool { return !d.arena.slots[i].div.inMain })
+// nextWaiting returns when postWaiting is to be called at the latest. The time is zero if no part waits for
+// room in the main lane alone: then a completion comes first. A provider need not report that it has room.
+func (d *domain) nextWaiting() time.Time {
+	if !slices.ContainsFunc(d.waiting, func(i int) bool { return !d.arena.slots[i].div.inMain }) {
+		d.waitPause = 0
+		return time.Time{}
+	}
+	d.waitPause = min(max(2*d.waitPause, firstPause), lastPause)
+	return time.Now().Add(d.waitPause)
 }
 
 // pollOthers reads the queues of the lanes except the main one. If the provider makes progress only in
-// calls, that also serves reads and writes of peers.
+// calls, that also serves reads and writes of peers. It returns an error if a queue cannot be read any
+// more: then nothing is known about the parts in flight, whose memory the NIC may still use.
 func (d *domain) pollOthers() error {
 	for k := 1; k < len(d.lanes); k++ {
 		l := d.lanes[k]
-		if l.inFlight == 0 && d.attr.Progress == transport.ProgressAuto {
-			continue
-		}
 		entries, rc := l.raw.Poll(0, fi.Desc{}, batch, 1)
 		for j := range entries {
 			d.otherDone(l.slot(entries[j].Context), k, nil)
@@ -195,14 +207,12 @@ func (d *domain) pollOthers() error {
 					break
 				}
 				if e.Err == fi.ErrOverrun {
-					return d.queueFailed(e)
+					return d.queueFailed(l, e)
 				}
-				if i := l.slot(e.Context); i >= 0 {
-					d.otherDone(i, k, e)
-				}
+				d.otherDone(l.slot(e.Context), k, e)
 			}
 		default:
-			return d.queueFailed(rc)
+			return d.queueFailed(l, rc)
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func (q *completionQueue) Arm() bool {
 // Read.
 func (d *domain) arm() bool {
 	switch {
-	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.pendingAcks) > 0, d.mainIdle():
+	case d.closed, d.broken != nil, d.loop.Waiting(), len(d.pendingAcks) > 0:
 		return false
 	case d.arena != nil && (len(d.arena.toPost) > 0 || d.raw.Pending() > 0):
 		return false // the next Read has receive buffers to post
@@ -113,7 +113,7 @@ func (d *domain) wait(timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("libfabric: ppoll: %w", err)
 	}
-	var ev [4]unix.EpollEvent
+	var ev [2 + maxLanes]unix.EpollEvent
 	n, err = unix.EpollWait(d.epfd, ev[:], 0)
 	if err != nil && err != unix.EINTR {
 		return fmt.Errorf("libfabric: epoll_wait: %w", err)
