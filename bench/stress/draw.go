@@ -151,10 +151,6 @@ func (r *runner) draw(seed uint64, kills bool) job {
 	}
 	j.args = append(j.args, "-ops", "0", "-bytes", "2097152")
 	crowds()
-	if r.scripts != nil {
-		// The end of a peer is noticed by operations with it, which takes longer than a survivor has.
-		k.survive = false
-	}
 	if k.survive {
 		j.args = append(j.args, "-survive")
 		// The survivors ignore SIGTERM, and need time to end by themselves before gorun kills them.

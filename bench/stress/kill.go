@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,8 +92,9 @@ func (p *running) kill(j job) error {
 var spawnedFailed = regexp.MustCompile(`(?m)^stress spawned failed \d+ other .*$`)
 
 // survivors checks the output of the ranks that were not killed, the survivors. On each survivor a call
-// must have failed, for one of these reasons: a process has failed, the communicator was revoked, or
-// another survivor is in Finalize, or the other side of a Spawn or a Dial has gone. A survivor may instead have found unexpected contents in another
+// must have failed, for one of these reasons: a process has failed, the communicator was revoked,
+// another survivor is in Finalize, the other side of a Spawn or a Dial has gone, or gorun ends the job while
+// the survivor is in Init. A survivor may instead have found unexpected contents in another
 // rank's memory, but only after the kill: a survivor detects the failure only after some time, and the
 // memory of a killed rank may hold anything.
 func (p *running) survivors(j job, killed time.Time) error {
@@ -100,13 +102,13 @@ func (p *running) survivors(j job, killed time.Time) error {
 		if rank == j.kill.rank && !j.kill.spawned {
 			continue
 		}
-		reported := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|connection|others) `, rank))
+		reported := regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d failed (\d+) (process-failed|revoked|finalized|connection|ending|others) `, rank))
 		m := reported.FindStringSubmatch(p.stdout.String())
 		if m == nil {
 			return fmt.Errorf("no call of rank %d reported that a process had failed", rank)
 		}
-		if at, _ := strconv.ParseInt(m[1], 10, 64); (m[2] == "others" || m[2] == "connection") && at < killed.UnixNano() {
-			return fmt.Errorf("rank %d found wrong contents in another rank's memory, or could not connect, before a rank was killed", rank)
+		if at, _ := strconv.ParseInt(m[1], 10, 64); slices.Contains([]string{"others", "connection", "ending"}, m[2]) && at < killed.UnixNano() {
+			return fmt.Errorf("rank %d found wrong contents in another rank's memory, or could not connect, or gorun ended the job, before a rank was killed", rank)
 		}
 		if recovered := fmt.Sprintf("stress %d recovered %d\n", rank, j.ranks-1); j.kill.recover && !strings.Contains(p.stdout.String(), recovered) {
 			return fmt.Errorf("rank %d did not go on without rank %d", rank, j.kill.rank)

@@ -168,8 +168,20 @@ func (p *pmiClient) get(ctx context.Context, key string) (string, error) {
 	return v, nil
 }
 
+// PMIRefusable is the field with the value 1 by which a client says to gorun, in a barrier_in, that it
+// expects a barrier_out with an rc other than 0: the job ends.
+const PMIRefusable = "refusable"
+
 func (p *pmiClient) Fence(ctx context.Context) error {
-	_, err := p.call(ctx, wire.NewPMI("barrier_in"), "barrier_out")
+	in := wire.NewPMI("barrier_in")
+	if p.gorun {
+		in = wire.NewPMI("barrier_in", PMIRefusable, "1")
+	}
+	_, err := p.call(ctx, in, "barrier_out")
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		return errors.New("gorun ends the job, because a rank has failed or gorun was asked to")
+	}
 	return err
 }
 

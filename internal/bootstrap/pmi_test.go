@@ -227,7 +227,7 @@ func TestFenceDeadlineLeavesTheChannelBroken(t *testing.T) {
 	buf := make([]byte, 200)
 	n, err := unix.Read(pair[0], buf)
 	require.NoError(t, err)
-	require.Equal(t, "cmd=barrier_in\ncmd=abort exitcode=7 reason=no+answer\n", string(buf[:n]))
+	require.Equal(t, "cmd=barrier_in refusable=1\ncmd=abort exitcode=7 reason=no+answer\n", string(buf[:n]))
 	p.conn.close()
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -68,6 +69,8 @@ func report(err error) {
 		kind = "finalized"
 	case errors.Is(err, comm.ErrPort), errors.Is(err, comm.ErrSpawn): // the other side has ended, or the job ends
 		kind = "connection"
+	case strings.Contains(err.Error(), "gorun ends the job"): // the process was still in Init
+		kind = "ending"
 	case errors.Is(err, errRemote):
 		kind = "others"
 	}

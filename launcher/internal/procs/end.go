@@ -205,6 +205,9 @@ func (c *Manager) end(m proto.End) {
 		// its last output.
 		c.ranks[i].signaled = m.Asked
 		c.ranks[i].termDone = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
+		if m.Asked {
+			c.pmi.refuse(i)
+		}
 	}
 	c.killAt, c.termBy = killAt, now.Add(m.Linger)
 	c.terminate()
@@ -269,6 +272,7 @@ func (c *Manager) terminate() {
 		rk.termDone = true
 		c.endRank(i, syscall.SIGTERM)
 		c.signalRank(i, syscall.SIGCONT) // a stopped process does not handle SIGTERM
+		c.pmi.refuse(i)                  // after SIGTERM, which ends most ranks before they could report it
 	}
 }
 

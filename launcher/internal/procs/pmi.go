@@ -55,6 +55,8 @@ type pmiRank struct {
 	joined         bool // the rank has sent init, and not finalize since
 	finalized      bool // the rank has sent finalize, and not init since
 	waiting        bool // the rank is in the barrier
+	refusable      bool // the rank expects that a barrier may be refused; only weft programs say so
+	refused        bool // further barriers are refused, because the job ends
 	requestPending bool // gorun has not answered the rank's request yet
 	exited         bool // the rank's process has ended
 
@@ -128,6 +130,8 @@ func (s *pmiServer) line(rank int, line []byte) error {
 	case "get":
 		s.get(rank, m)
 	case "barrier_in":
+		may, _ := m.Get(bootstrap.PMIRefusable)
+		st.refusable = may == "1"
 		return s.barrier(rank)
 	case "publish_name", "lookup_name", "unpublish_name":
 		if st.requestPending {
@@ -248,10 +252,30 @@ func (s *pmiServer) barrier(rank int) error {
 	if st.waiting {
 		return errors.New("barrier_in twice")
 	}
+	if st.refused && st.refusable {
+		s.answer(rank, refusal)
+		return nil
+	}
 	st.waiting = true
 	s.waiting++
 	s.complete()
 	return nil
+}
+
+// refusal is the reply to a barrier that the job's ranks will not all enter.
+var refusal = wire.NewPMI("barrier_out", "rc", "-1", "msg", "the_job_ends")
+
+// refuse ends the barrier that a rank waits in, and those that it enters later, with an error: the job
+// ends. A rank that ignores SIGTERM would otherwise wait until SIGKILL. Clients of MPICH do not look at the
+// error, so they get none.
+func (s *pmiServer) refuse(rank int) {
+	st := &s.ranks[rank]
+	st.refused = true
+	if st.waiting && st.refusable && !st.exited {
+		st.waiting = false
+		s.waiting--
+		s.answer(rank, refusal)
+	}
 }
 
 // complete runs whenever a rank has entered PMI-1's barrier or has ended. When all ranks of this host

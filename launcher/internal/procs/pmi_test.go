@@ -180,6 +180,28 @@ func TestPMIStates(t *testing.T) {
 	require.Equal(t, proto.State{Waiting: 1, Left: 11, Absent: 12}, s.state(global))
 }
 
+// TestPMIRefused checks that a rank that expects it gets an error from the barrier in which it waits when the
+// job ends, and from later ones, and that others get none.
+func TestPMIRefused(t *testing.T) {
+	var got []string
+	s := testPMI(3, func(rank int, line []byte) { got = append(got, fmt.Sprintf("%d %s", rank, line)) })
+	var fences int
+	s.fence = func(proto.Fence) { fences++ }
+	const in = "cmd=barrier_in refusable=1"
+	require.NoError(t, s.line(0, []byte(in)))
+	require.NoError(t, s.line(1, []byte("cmd=barrier_in")))
+	for rank := range 3 {
+		s.refuse(rank)
+	}
+	const refused = "cmd=barrier_out rc=-1 msg=the_job_ends\n"
+	require.Equal(t, []string{"0 " + refused}, got)
+	require.NoError(t, s.line(2, []byte(in)))
+	require.NoError(t, s.line(0, []byte(in)))
+	require.Equal(t, []string{"0 " + refused, "2 " + refused, "0 " + refused}, got)
+	require.Zero(t, fences)
+	require.EqualError(t, s.line(1, []byte(in)), "barrier_in twice")
+}
+
 // TestPMIAccounts checks what pmiServer.account returns for a rank after different lines from it.
 // An account, which a rank reports in finalize, is what it has sent and received and how long it
 // has waited.
