@@ -157,6 +157,10 @@ func (r *runner) draw(seed uint64, kills bool) job {
 		// A process that waits for processes of a Spawn that were killed before they could connect
 		// gets an error after bootstrap.timeout.
 		j.flags = append(j.flags, "-grace", "20s", "-p", "bootstrap.timeout=5s")
+		if r.scripts != nil || strings.Contains(r.transports, "libfabric") {
+			// Ranks try for this time to reach a rank that was killed before it had an endpoint.
+			j.flags = append(j.flags, "-p", "transport.tcp.connect_timeout=2s")
+		}
 	}
 	if k.recover = k.survive && rng.IntN(2) == 0; k.recover {
 		// The ranks learn from gorun, too, that a rank has failed, and gorun does not end the job.

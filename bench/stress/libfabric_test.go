@@ -17,3 +17,11 @@ func TestStressManners(t *testing.T) {
 	args := []string{"-jobs", "12", "-kills", "8", "-seed", "1", "-first", "-timeout", "7m", "-testprov", manners}
 	require.Zero(t, run(&out, &out, args), &out)
 }
+
+// TestStressRXM runs jobs over the provider of libfabric for tcp.
+func TestStressRXM(t *testing.T) {
+	t.Setenv("WEFT_TRANSPORT_LIBFABRIC_PROVIDER", "tcp;ofi_rxm")
+	var out bytes.Buffer
+	args := []string{"-jobs", "2", "-kills", "4", "-seed", "1", "-first", "-timeout", "4m", "-transports", "libfabric"}
+	require.Zero(t, run(&out, &out, args), &out)
+}

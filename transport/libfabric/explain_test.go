@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,6 +94,44 @@ func TestFabricsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/fabrics.md")
 	require.NoError(t, err)
 	require.Contains(t, string(page), table, "the table of docs/fabrics.md must be:\n%s", table)
+}
+
+// TestProvidersTable: docs/libfabric.md must have a table of what a domain of each provider, and of testprov in
+// the manner of others, is like. The table is for libfabric 1.17.
+func TestProvidersTable(t *testing.T) {
+	if fi.LibraryVersion().Major() >= 2 {
+		t.Skip("the table is for libfabric 1.17")
+	}
+	table := "| | addresses inserted | eager data up to | Put, Get | accumulates of windows | registered memory | a waiting rank sleeps |\n" +
+		"|---|---|---|---|---|---|---|\n"
+	choose := func(yes bool, text, otherwise string) string {
+		if yes {
+			return text
+		}
+		return otherwise
+	}
+	base := portBlock(t)
+	for i, prov := range append(providers(), "verbs", "efa", "cxi", "psm") {
+		row, name := prov, prov
+		if !slices.Contains(providers(), prov) {
+			t.Setenv(testScript, prov)
+			row, name = prov+" (testprov)", libfabrictest.Name
+		}
+		cfg := config(0, 2)
+		cfg.Listener = listen(t, base+i, 1)[0] // as gorun gives one to each rank
+		attr := newNode(t, name, cfg).dom.Attr()
+		has := attr.Caps.Has
+		memory := choose(attr.MRMode&transport.MRLocal != 0, "local buffers, too", "what peers access")
+		table += fmt.Sprintf("| %s | %s | %d B | %s | %s | %s | %s |\n", row,
+			choose(has(transport.CapSymmetric), "symmetrically", "in bulk"), attr.EagerLimit,
+			choose(has(transport.CapRead|transport.CapWrite), "`fi_write`, `fi_read`", "messages"),
+			choose(has(transport.CapAtomic), "`fi_atomic`", "messages"),
+			memory+choose(has(transport.CapPin), "; concurrently with other calls", ""),
+			choose(attr.NoWaitObject, "up to 1 ms at a time", "on a descriptor"))
+	}
+	page, err := os.ReadFile("../../docs/libfabric.md")
+	require.NoError(t, err)
+	require.True(t, strings.Contains(string(page), table), "the table of docs/libfabric.md must be:\n%s", table)
 }
 
 func provided(t *testing.T, provider, iface string) *params.Set {
