@@ -72,6 +72,9 @@ func attributes(k *call) error {
 	if err := dupWithAttributes(k, c, keys, order, &freed); err != nil {
 		return err
 	}
+	if err := facts(c); err != nil {
+		return err
+	}
 	freed = nil
 	if err := c.Free(); err != nil {
 		return err
@@ -158,4 +161,19 @@ func windowAttributes(k *call, key comm.Key[int], freed *[]int) error {
 		return err
 	}
 	return same("values freed by Free of a window", *freed, []int{5})
+}
+
+// facts checks that the job was not restarted, and the names of the transports that lead to the ranks of c.
+func facts(c *comm.Comm) error {
+	if n := c.Epoch(); n != 0 {
+		return fmt.Errorf("the job was started again %d times", n)
+	}
+	for rank := range c.Size() {
+		got := c.Transport(rank)
+		known := slices.Contains([]string{"shm", "tcp", "libfabric"}, got)
+		if rank == c.Rank() && got != "self" || rank != c.Rank() && !known {
+			return fmt.Errorf("the transport of rank %d to rank %d is %q", c.Rank(), rank, got)
+		}
+	}
+	return nil
 }

@@ -201,8 +201,26 @@ func named(name string, check func() error) func() error {
 	}
 }
 
+// local checks what an operation says of itself, and its result on this rank alone.
+func (e element[T]) local(k *call, o operation[T]) error {
+	commutes := slices.ContainsFunc(e.common, func(c operation[T]) bool { return c.name == o.name })
+	if got := o.op().Commutes(); got != commutes {
+		return fmt.Errorf("%s commutes: %v", o.name, got)
+	}
+	n := k.own.IntN(100)
+	in, inout := e.block(k.salt, 0, 0, n), e.block(k.salt, 1, 0, n)
+	want := fold(o.do, [][]T{in, inout})
+	if err := comm.ReduceLocal(in, inout, o.op); err != nil {
+		return err
+	}
+	return same("ReduceLocal by "+o.name, inout, want)
+}
+
 func (e element[T]) allreduce(k *call) (drawnCall, error) {
 	c, o, inPlace := k.c, e.draw(k), k.rng.IntN(4) == 0
+	if err := e.local(k, o); err != nil {
+		return drawnCall{}, err
+	}
 	parts, send, recv, err := e.operands(k, k.length(e.size(), c.Size()), inPlace)
 	check := expect(recv, fold(o.do, parts), send, parts[c.Rank()])
 	if inPlace {

@@ -103,6 +103,15 @@ func with[T comparable](of func(uint64) T, ops ...operation[T]) element[T] {
 	return e
 }
 
+// byName returns an operation of package comm by its name.
+func byName[T comm.Number](name string) comm.OpFor[T] {
+	op, err := comm.OpByName[T](name)
+	if err != nil {
+		panic(err)
+	}
+	return op
+}
+
 func integers[T comm.Integer]() element[T] {
 	truth := func(b bool) T {
 		if b {
@@ -115,8 +124,8 @@ func integers[T comm.Integer]() element[T] {
 	return with(of,
 		operation[T]{"Sum", comm.Sum[T], func(a, b T) T { return a + b }},
 		operation[T]{"Prod", comm.Prod[T], func(a, b T) T { return a * b }},
-		operation[T]{"Min", comm.Min[T], func(a, b T) T { return min(a, b) }},
-		operation[T]{"Max", comm.Max[T], func(a, b T) T { return max(a, b) }},
+		operation[T]{"Min", byName[T]("min"), func(a, b T) T { return min(a, b) }},
+		operation[T]{"Max", byName[T]("MAX"), func(a, b T) T { return max(a, b) }},
 		operation[T]{"Band", comm.Band[T], func(a, b T) T { return a & b }},
 		operation[T]{"Bor", comm.Bor[T], func(a, b T) T { return a | b }},
 		operation[T]{"Bxor", comm.Bxor[T], func(a, b T) T { return a ^ b }},
@@ -130,7 +139,7 @@ func integers[T comm.Integer]() element[T] {
 func floats[T ~float32 | ~float64]() element[T] {
 	values := [8]T{-2, -1, -0.5, 0.5, 1, 2, 1, -1}
 	return with(func(bits uint64) T { return values[bits>>61] },
-		operation[T]{"Sum", comm.Sum[T], func(a, b T) T { return a + b }},
+		operation[T]{"Sum", byName[T]("Sum"), func(a, b T) T { return a + b }},
 		operation[T]{"Prod", comm.Prod[T], func(a, b T) T { return a * b }},
 		operation[T]{"Min", comm.Min[T], func(a, b T) T { return min(a, b) }},
 		operation[T]{"Max", comm.Max[T], func(a, b T) T { return max(a, b) }})

@@ -22,6 +22,7 @@ type windowState[T comparable] struct {
 	// inexact.
 	op        operation[T]
 	unordered bool // the window has the hint NoOrder
+	unlocked  bool // the window has the hint NoLocks
 }
 
 // sharedWin makes a window of shared memory. If the ranks cannot share memory, it makes another one.
@@ -68,6 +69,9 @@ func (e element[T]) window(k *call) (err error) {
 			hints = append(hints, comm.NoOrder())
 		}
 	}
+	if f.unlocked = k.rng.IntN(5) == 0; f.unlocked {
+		hints = append(hints, comm.NoLocks())
+	}
 	flavor := comm.FlavorAllocated
 	switch k.rng.IntN(5) {
 	case 0, 1:
@@ -100,7 +104,13 @@ func (e element[T]) window(k *call) (err error) {
 		name string
 		run  func() error
 	}{
-		{"fence", f.fence}, {"accumulate", f.accumulate}, {"locks", f.locks}, {"post", f.post}, {"unchecked", f.unchecked},
+		{"fence", f.fence}, {"accumulate", f.accumulate}, {"post", f.post}, {"locks", f.locks}, {"unchecked", f.unchecked},
+	}
+	if f.unlocked {
+		kinds = kinds[:3]
+		if err := f.w.Lock(me, comm.LockShared); !errors.Is(err, comm.ErrRMASync) {
+			return fmt.Errorf("lock of a window with the hint NoLocks: %w", unexpected(err, comm.ErrRMASync))
+		}
 	}
 	for i := range 1 + k.rng.IntN(4) {
 		f.salt = mix(k.salt, uint64(i), 1)
@@ -205,7 +215,7 @@ func (f *windowState[T]) fence() error {
 // values are checked only if no other rank changes the same elements. Then they are certain, because
 // accumulates of one rank to one element are done in order, unless the window has the hint NoOrder.
 func (f *windowState[T]) accumulate() error {
-	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0
+	me, p, fences := f.c.Rank(), f.c.Size(), f.rng.IntN(2) == 0 || f.unlocked
 	begin, end := f.w.LockAll, f.w.UnlockAll
 	if fences {
 		begin, end = f.w.Fence, f.w.Fence
@@ -274,10 +284,13 @@ func (f *windowState[T]) accumulate() error {
 }
 
 // verifyLocked does what [windowState.verify] does, after a passive-target epoch. So it first waits
-// for all ranks and locks this rank's part.
+// for all ranks and locks this rank's part. A window without locks had an epoch between fences.
 func (f *windowState[T]) verifyLocked() error {
 	if err := f.c.Barrier(); err != nil {
 		return err
+	}
+	if f.unlocked {
+		return f.verify()
 	}
 	if err := f.w.Lock(f.c.Rank(), comm.LockExclusive); err != nil {
 		return err
