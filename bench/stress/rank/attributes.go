@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/weft-hpc/weft/comm"
 )
@@ -170,7 +171,8 @@ func facts(c *comm.Comm) error {
 	}
 	for rank := range c.Size() {
 		got := c.Transport(rank)
-		known := slices.Contains([]string{"shm", "tcp", "libfabric"}, got)
+		name, _, _ := strings.Cut(got, " ") // the provider's name follows that of libfabric
+		known := slices.Contains([]string{"shm", "tcp", "libfabric"}, name)
 		if rank == c.Rank() && got != "self" || rank != c.Rank() && !known {
 			return fmt.Errorf("the transport of rank %d to rank %d is %q", c.Rank(), rank, got)
 		}
