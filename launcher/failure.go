@@ -50,7 +50,7 @@ func (r *run) fail(c cause, f Failure, code int) {
 	if r.killed {
 		return
 	}
-	end := proto.End{Grace: r.job.Grace, Except: -1}
+	end := proto.End{Grace: r.job.Grace, Except: -1, Failed: !c.end || c.rank >= 0}
 	if c.rank >= 0 {
 		end.Linger = lingerLimit
 	}

@@ -116,6 +116,9 @@ type Abort struct {
 	Consequence bool   // the rank aborts because another rank has failed; only gorun gets this
 }
 
+// LocalKVS is a KVS that says whether Get sends nothing, because each fence brings all pairs to each rank.
+type LocalKVS interface{ Local() bool }
+
 // KVS is the key-value space of the job: a Get after a fence sees all pairs that all processes have
 // put before the fence. Keys have at most MaxKey bytes, values at most MaxValue. Neither contains
 // spaces; only values may contain '='.

@@ -25,6 +25,9 @@ type hubKVS struct {
 	done    bool   // Finalize was called
 }
 
+// Local implements LocalKVS.
+func (m *hubKVS) Local() bool { return true }
+
 func (m *hubKVS) Put(key, value string) error {
 	if err := checkKV(key, value); err != nil {
 		return err

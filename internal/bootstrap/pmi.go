@@ -179,8 +179,8 @@ func (p *pmiClient) Fence(ctx context.Context) error {
 	}
 	_, err := p.call(ctx, in, "barrier_out")
 	var refused *refusedError
-	if errors.As(err, &refused) {
-		return errors.New("gorun ends the job, because a rank has failed or gorun was asked to")
+	if p.gorun && errors.As(err, &refused) {
+		return fmt.Errorf("gorun ends the job, because a rank or a host has failed: %w", err)
 	}
 	return err
 }

@@ -72,7 +72,7 @@ func (h *hints) adapters(infos []*fi.Info) []*fi.Info {
 	return own
 }
 
-// lanes returns how many NICs of the list a rank uses: h.nics of them, or if h does not say how many, each.
+// lanes returns how many NICs of the list a rank uses: h.nics, or each if h.nics is 0.
 func (h *hints) lanes(list []*fi.Info, each int) int {
 	if len(list) == 0 {
 		return 0

@@ -110,7 +110,7 @@ func (h *hints) chooseOne() ([]*fi.Info, error) {
 			continue
 		}
 		for _, caps := range capabilitySets {
-			for _, mr := range h.mrModes() {
+			for _, mr := range []fi.MRMode{mrModes, mrModes | fi.MRLocal} {
 				infos, err := h.find(h.info(caps, mr), local, exact)
 				if infos != nil || err != nil {
 					return infos, err
@@ -119,16 +119,6 @@ func (h *hints) chooseOne() ([]*fi.Info, error) {
 		}
 	}
 	return nil, h.noProvider()
-}
-
-// mrModes returns the sets of memory registration modes that choose permits, the best first. If the job asks
-// for several NICs, those are better with which the provider does not choose keys: a rank can use more
-// lanes then.
-func (h *hints) mrModes() (list []fi.MRMode) {
-	if h.nics > 1 || len(h.ifaces) > 1 {
-		list = append(list, mrModes&^fi.MRProvKey, mrModes&^fi.MRProvKey|fi.MRLocal)
-	}
-	return append(list, mrModes, mrModes|fi.MRLocal)
 }
 
 // info returns the hints for fi_getinfo that request these capabilities and permit these memory
@@ -146,8 +136,8 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	return info
 }
 
-// find returns the first usable Info that libfabric offers for req and that fits h, or nil if there
-// is none, and the Infos of further NICs that the rank uses, after it. If exact is true, the provider's whole name must be the one in req. For an IP provider,
+// find returns the Infos of the NICs to use, the main one first: that of the main one is the first usable
+// Info that libfabric offers for req and that fits h. If none fits, find returns nil. If exact is true, the provider's whole name must be the one in req. For an IP provider,
 // find calls fi_getinfo again with a local address (FI_SOURCE): that is h.source if it is valid and
 // the provider can take it, else local if that is not empty. In the other cases the domain must
 // have the name h.iface. If h.iface is empty, every domain of a provider without IP fits, and every
@@ -220,27 +210,34 @@ func (h *hints) find(req *fi.Info, local string, exact bool) ([]*fi.Info, error)
 //     that each message takes longer.
 //   - If the provider pins memory (FI_MR_ALLOCATED), registrations run concurrently with other calls
 //     (FI_THREAD_SAFE). Other providers need fewer locks.
+//   - If the job asks for several NICs, a rank can use more of them if the provider does not choose the keys
+//     (FI_MR_PROV_KEY).
 func (h *hints) natively(req, i *fi.Info) (better []*fi.Info) {
 	progress := req.Domain.DataProgress == fi.ProgressManual && !emulated(i.EP.Protocol)
 	pins := req.Domain.Threading == fi.ThreadDomain && i.Domain.MRMode&fi.MRAllocated != 0
-	with := func(progress, pins bool) {
-		own := h.info(req.Caps, req.Domain.MRMode)
-		own.Fabric.ProvName = i.Fabric.ProvName
-		own.Domain.ControlProgress, own.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
-		own.Domain.Threading = req.Domain.Threading
-		if progress {
-			own.Domain.ControlProgress, own.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+	keys := (h.nics > 1 || len(h.ifaces) > 1) && req.Domain.MRMode&i.Domain.MRMode&fi.MRProvKey != 0
+	for _, own := range []bool{true, false} {
+		for _, pin := range []bool{true, false} {
+			for _, natural := range []bool{true, false} {
+				if !(own || pin || natural) || own && !keys || pin && !pins || natural && !progress {
+					continue
+				}
+				hints := h.info(req.Caps, req.Domain.MRMode)
+				hints.Fabric.ProvName = i.Fabric.ProvName
+				hints.Domain.ControlProgress, hints.Domain.DataProgress = req.Domain.ControlProgress, req.Domain.DataProgress
+				hints.Domain.Threading = req.Domain.Threading
+				if own {
+					hints.Domain.MRMode &^= fi.MRProvKey
+				}
+				if pin {
+					hints.Domain.Threading = fi.ThreadSafe
+				}
+				if natural {
+					hints.Domain.ControlProgress, hints.Domain.DataProgress = fi.ProgressUnspec, fi.ProgressUnspec
+				}
+				better = append(better, hints)
+			}
 		}
-		if pins {
-			own.Domain.Threading = fi.ThreadSafe
-		}
-		better = append(better, own)
-	}
-	if pins {
-		with(progress, true)
-	}
-	if progress {
-		with(true, false)
 	}
 	return better
 }

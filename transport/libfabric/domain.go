@@ -82,7 +82,8 @@ type domain struct {
 	pendingAcks []transport.Addr
 	resends     []int         // indices of the slots whose messages are to be sent again
 	waiting     []int         // indices of the slots of divided operations with parts that are not posted
-	waitPause   time.Duration // the last pause of domain.nextWaiting
+	waitPause   time.Duration // the last pause of domain.pauseWaiting
+	waitDue     time.Time     // the end of that pause; zero: there is none
 	lastFailure *fi.RawError  // the last failure of a receive; nil: there was none
 
 	// Wait and Signal use the fields from here on. Wait holds sleepMu while it uses epfd and evfd,

@@ -24,9 +24,9 @@ type Fact struct {
 
 // Explain says how a rank on this host would use the provider and the device that the parameters
 // transport.libfabric.provider and transport.libfabric.interface select. For this it opens a domain
-// as a rank does that is alone on this host, reads its attributes, and closes it. If no provider is suitable for ranks of
-// several hosts, Explain describes the one for ranks of one host. If none is suitable for these
-// either, the error says why.
+// as the only rank of this host does, reads its attributes, and closes it. If no provider is suitable
+// for ranks of several hosts, Explain describes the one for ranks of one host. If none is suitable for
+// these either, the error says why.
 func Explain(p *params.Set) ([]Fact, error) {
 	cfg := transport.Config{Size: 1, HostSize: 1, Params: p}
 	infos, err := hintsOf(cfg).choose()

@@ -114,7 +114,7 @@ func TestProvidersTable(t *testing.T) {
 	for i, prov := range append(providers(), "verbs", "efa", "cxi", "psm") {
 		row, name := prov, prov
 		if !slices.Contains(providers(), prov) {
-			t.Setenv(testScript, prov)
+			t.Setenv(testScript, prov+",nics=1") // an adapter
 			row, name = prov+" (testprov)", libfabrictest.Name
 		}
 		cfg := config(0, 2)

@@ -17,8 +17,8 @@ type completionQueue struct{ d *domain }
 // progress, and stores messages and completions in c. It returns their number. If the queue has
 // failed, Read returns the error as soon as no completion is left.
 //
-// Hot path: no allocation, one call to C; not so for failures, close messages and messages that
-// arrive out of order.
+// Hot path: no allocation, one call to C for each lane; not so for failures, close messages and messages
+// that arrive out of order, nor while parts of divided operations wait.
 func (q *completionQueue) Read(c []transport.Completion) (int, error) {
 	d := q.d
 	if d.closed {
@@ -59,6 +59,9 @@ func (d *domain) progress() {
 	}
 	if len(d.lanes) > 1 && d.broken == nil {
 		d.broken = d.pollOthers()
+	}
+	if len(d.waiting) > 0 || !d.waitDue.IsZero() {
+		d.pauseWaiting()
 	}
 	if len(d.pendingAcks) > 0 {
 		d.sendAcks()

@@ -25,9 +25,9 @@ func (provider) Name() string { return name }
 // Open opens the fabric, domain, completion queue and endpoint of the first libfabric provider that
 // meets the job's needs and the parameters transport.libfabric.provider and
 // transport.libfabric.interface. If cfg.Listener is set, the job names at most one interface, and
-// takesListenerAddr returns true, the
-// endpoint takes the listener's address. For this Open closes the listener, because libfabric makes
-// sockets of its own. While the port is still in use, Open waits for up to bindTimeout.
+// takesListenerAddr returns true, the endpoint takes the listener's address. For this Open closes the
+// listener, because libfabric makes sockets of its own. While the port is still in use, Open waits for up to
+// bindTimeout.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)

@@ -147,7 +147,7 @@ func (d *domain) postAgain(i int) error {
 // setTimer makes the timer of [domain.openPoll] end a Wait when the first of the resends is due, or parts of
 // divided operations are to be tried again.
 func (d *domain) setTimer() {
-	first := d.nextWaiting()
+	first := d.waitDue
 	for _, i := range d.resends {
 		if due := d.arena.slots[i].due; first.IsZero() || due.Before(first) {
 			first = due

@@ -24,7 +24,8 @@ import (
 //
 // Lane k of this rank reaches lane k of the peer. If one of the two has fewer lanes, the others of the
 // other one are not used. A part for which its lane has no room stays in division.todo, and both its lane
-// and lane 0, the main lane, are tried until one of them takes it. So a lane that takes no operations, for
+// and lane 0, the main lane, are tried until one of them takes it; after a failure of any lane only the main
+// lane is tried. So a lane that takes no operations, for
 // example because it makes a connection, only slows the rank down. If a part fails in a lane and then
 // succeeds in the main lane, the endpoint reports that once, by a PeerNotice, and uses the main lane only for
 // that peer: the NIC may have failed, or the peer may have registered its memory in the main lane only. A
@@ -74,7 +75,7 @@ func (d *domain) mainDone(i int, err error) {
 // its [slot], or -1 if no slot has the completion's context. e is the failure; nil: there is none.
 func (d *domain) otherDone(i, k int, e *fi.RawError) {
 	if i < 0 || d.arena.slots[i].div.others&(1<<k) == 0 {
-		return // the provider reported the operation twice, or it is about an access by a peer
+		return // the provider has reported the operation twice, or it reports an access by a peer
 	}
 	v := &d.arena.slots[i].div
 	v.others &^= 1 << k
@@ -105,7 +106,6 @@ func (d *domain) advance(i int) {
 		if !v.waits {
 			v.waits = true
 			d.waiting = append(d.waiting, i)
-			d.setTimer()
 		}
 		return
 	case v.inMain || v.others != 0:
@@ -173,18 +173,23 @@ func (d *domain) postWaiting() {
 		d.advance(i) // may append i again
 	}
 	d.waiting = slices.Delete(d.waiting, 0, n)
-	d.setTimer()
 }
 
-// nextWaiting returns when postWaiting is to be called at the latest. The time is zero if no part waits for
-// room in the main lane alone: then a completion comes first. A provider need not report that it has room.
-func (d *domain) nextWaiting() time.Time {
+// pauseWaiting makes the timer of [domain.openPoll] end a Wait when postWaiting is to be called again. If every
+// operation in domain.waiting has a part in flight in the main lane, no timer is needed, because the
+// completion of that part calls advance. Otherwise the provider need not report when it has room.
+func (d *domain) pauseWaiting() {
 	if !slices.ContainsFunc(d.waiting, func(i int) bool { return !d.arena.slots[i].div.inMain }) {
-		d.waitPause = 0
-		return time.Time{}
+		d.waitPause, d.waitDue = 0, time.Time{}
+		return
+	}
+	now := time.Now()
+	if now.Before(d.waitDue) {
+		return // the timer is set
 	}
 	d.waitPause = min(max(2*d.waitPause, firstPause), lastPause)
-	return time.Now().Add(d.waitPause)
+	d.waitDue = now.Add(d.waitPause)
+	d.setTimer()
 }
 
 // pollOthers reads the queues of the lanes except the main one. If the provider makes progress only in

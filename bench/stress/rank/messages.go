@@ -251,7 +251,7 @@ func (e element[T]) receiveOne(k *call, p pattern, most int) (got []T, st comm.S
 			st, err = comm.Mrecv(m, got)
 			return got, st, err
 		}
-		return nil, st, errors.New("Messages ended without an error")
+		return nil, st, errors.New("the loop over Messages ended without an error")
 	}
 	switch how {
 	case 0:

@@ -2,6 +2,7 @@ package wireup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,7 +21,9 @@ import (
 //	the first of a host          └─► get those of its host ─► put a list ┘
 //
 // A list is a value, or several if it is longer than one may be. With few ranks per host the lists cost
-// more, by the second fence, than they save.
+// more, by the second fence, than they save. They save nothing if a fence brings all pairs to all ranks
+// (bootstrap.LocalKVS). If a host has no list, because its first rank has failed, ranks ask for the addresses
+// one by one.
 
 // noAddress is what a rank publishes instead of its address if it cannot open a transport.
 const noAddress = "-"
@@ -28,7 +31,7 @@ const noAddress = "-"
 // listFrom is the mean number of ranks per host from which on ranks exchange lists.
 const listFrom = 4
 
-// Each value of a list begins with one of these: whether another one follows.
+// Each value of a list begins with one of these, which says whether another one follows.
 const (
 	moreFollow = "+"
 	lastOne    = "."
@@ -69,6 +72,9 @@ func exchange(ctx context.Context, w *bootstrap.World, name string, av transport
 
 // byLists reports whether the ranks exchange lists. The answer is the same on all ranks.
 func byLists(w *bootstrap.World) bool {
+	if l, ok := w.KVS.(bootstrap.LocalKVS); ok && l.Local() {
+		return false
+	}
 	return w.Size >= listFrom*len(hostsOf(w))
 }
 
@@ -138,22 +144,13 @@ func collect(ctx context.Context, w *bootstrap.World, name string) ([]string, er
 	}
 	addrs := make([]string, w.Size)
 	for host, ranks := range hostsOf(w) {
-		var text strings.Builder
-		for part, more := 0, true; more; part++ {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			value, err := w.KVS.Get(listKey(name, host, part))
-			if err != nil {
-				return nil, fmt.Errorf("get the addresses of host %d: %w", host, err)
-			}
-			var rest string
-			if rest, more = strings.CutPrefix(value, moreFollow); !more {
-				rest = strings.TrimPrefix(value, lastOne)
-			}
-			text.WriteString(rest)
+		list, err := listOf(ctx, w, name, host)
+		if errors.Is(err, bootstrap.ErrNoKey) {
+			list, err = get(ctx, w, name, ranks)
 		}
-		list := strings.Split(text.String(), separator)
+		if err != nil {
+			return nil, fmt.Errorf("get the addresses of host %d: %w", host, err)
+		}
 		if len(list) != len(ranks) {
 			return nil, fmt.Errorf("host %d has %d ranks and %d addresses", host, len(ranks), len(list))
 		}
@@ -162,6 +159,26 @@ func collect(ctx context.Context, w *bootstrap.World, name string) ([]string, er
 		}
 	}
 	return addrs, nil
+}
+
+// listOf returns the addresses in a host's list. If there is none, the error wraps ErrNoKey.
+func listOf(ctx context.Context, w *bootstrap.World, name string, host int) ([]string, error) {
+	var text strings.Builder
+	for part, more := 0, true; more; part++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		value, err := w.KVS.Get(listKey(name, host, part))
+		if err != nil {
+			return nil, err
+		}
+		var rest string
+		if rest, more = strings.CutPrefix(value, moreFollow); !more {
+			rest = strings.TrimPrefix(value, lastOne)
+		}
+		text.WriteString(rest)
+	}
+	return strings.Split(text.String(), separator), nil
 }
 
 // get returns what these ranks have published, each under a key of its own.

@@ -149,8 +149,17 @@ func TestBadLists(t *testing.T) {
 		_, err := collect(t.Context(), &bootstrap.World{Size: 4, HostOf: make([]int, 4), KVS: s}, "x")
 		require.ErrorContains(t, err, want)
 	}
+	// The first rank of the host has failed after it had published its address.
+	lost := newSpace(1)
+	for rank, a := range []string{"a", "b", "c", "d"} {
+		lost.visible[addressKey("x", rank)] = a
+	}
+	got, err := collect(t.Context(), &bootstrap.World{Size: 4, HostOf: make([]int, 4), KVS: lost}, "x")
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c", "d"}, got)
+
 	s := newSpace(1)
 	s.pairs[addressKey("x", 1)], s.pairs[addressKey("x", 2)], s.pairs[addressKey("x", 3)] = "b", "c|c", "d"
-	err := publish(t.Context(), &bootstrap.World{Size: 4, HostOf: make([]int, 4), KVS: s}, "x", "a")
+	err = publish(t.Context(), &bootstrap.World{Size: 4, HostOf: make([]int, 4), KVS: s}, "x", "a")
 	require.ErrorContains(t, err, `the address "c|c" contains "|"`)
 }

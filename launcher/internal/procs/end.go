@@ -193,10 +193,12 @@ func (c *Manager) end(m proto.End) {
 	}
 	now := time.Now()
 	killAt := now.Add(m.Grace + m.Linger)
+	c.refuse = c.refuse || m.Failed
 	if !c.killAt.IsZero() || !c.stuckAt.IsZero() { // an earlier End has begun to end the ranks
 		if killAt.Before(c.killAt) {
 			c.killAt = killAt
 		}
+		c.refuseBarriers()
 		return
 	}
 	for i := range c.ranks {
@@ -205,9 +207,6 @@ func (c *Manager) end(m proto.End) {
 		// its last output.
 		c.ranks[i].signaled = m.Asked
 		c.ranks[i].termDone = m.Asked || c.plan.Ranks[i].Rank == m.Except && !c.ranks[i].exited
-		if m.Asked {
-			c.pmi.refuse(i)
-		}
 	}
 	c.killAt, c.termBy = killAt, now.Add(m.Linger)
 	c.terminate()
@@ -272,7 +271,17 @@ func (c *Manager) terminate() {
 		rk.termDone = true
 		c.endRank(i, syscall.SIGTERM)
 		c.signalRank(i, syscall.SIGCONT) // a stopped process does not handle SIGTERM
-		c.pmi.refuse(i)                  // after SIGTERM, which ends most ranks before they could report it
+	}
+	c.refuseBarriers()
+}
+
+// refuseBarriers refuses barriers to the ranks that were sent SIGTERM, which ends most of them before they
+// could report that, if a failure is the reason for the end.
+func (c *Manager) refuseBarriers() {
+	for i := range c.ranks {
+		if c.refuse && c.ranks[i].termDone {
+			c.pmi.refuse(i)
+		}
 	}
 }
 

@@ -121,6 +121,7 @@ type Manager struct {
 	numStarted    int       // number of ranks that forkAll has started; -1: it has not finished yet
 	ended         int       // number of ranks that have ended
 	ending        bool      // control has begun to end the ranks
+	refuse        bool      // an End has said that a rank or a host has failed
 	recorded      bool      // recordFailure or end has recorded the ranks' states at the first failure
 	termCheckAt   time.Time // when to check again which ranks without SIGTERM are busy
 	termBy        time.Time // when busy ranks get SIGTERM, too

@@ -56,7 +56,7 @@ type pmiRank struct {
 	finalized      bool // the rank has sent finalize, and not init since
 	waiting        bool // the rank is in the barrier
 	refusable      bool // the rank expects that a barrier may be refused; only weft programs say so
-	refused        bool // further barriers are refused, because the job ends
+	refused        bool // further barriers are refused, because a rank has failed and the job ends
 	requestPending bool // gorun has not answered the rank's request yet
 	exited         bool // the rank's process has ended
 
@@ -266,7 +266,7 @@ func (s *pmiServer) barrier(rank int) error {
 var refusal = wire.NewPMI("barrier_out", "rc", "-1", "msg", "the_job_ends")
 
 // refuse ends the barrier that a rank waits in, and those that it enters later, with an error: the job
-// ends. A rank that ignores SIGTERM would otherwise wait until SIGKILL. Clients of MPICH do not look at the
+// ends because a rank or a host has failed. A rank that ignores SIGTERM would otherwise wait until SIGKILL. Clients of MPICH do not look at the
 // error, so they get none.
 func (s *pmiServer) refuse(rank int) {
 	st := &s.ranks[rank]

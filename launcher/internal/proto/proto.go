@@ -715,6 +715,8 @@ type End struct {
 	// Asked says that the ranks get no SIGTERM, because another process has sent it to them
 	// already.
 	Asked bool `json:"asked,omitempty"`
+	// Failed says that a rank or a host has failed, so that no barrier of the ranks will end.
+	Failed bool `json:"failed,omitempty"`
 	// Only is the number of the group whose ranks are to end; 0: the ranks of all groups. Group 0
 	// never ends alone.
 	Only int `json:"only,omitempty"`
