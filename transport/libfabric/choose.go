@@ -219,7 +219,8 @@ func (h *hints) natively(req, i *fi.Info) (better []*fi.Info) {
 	for _, own := range []bool{true, false} {
 		for _, pin := range []bool{true, false} {
 			for _, natural := range []bool{true, false} {
-				if !(own || pin || natural) || own && !keys || pin && !pins || natural && !progress {
+				same := !own && !pin && !natural
+				if same || own && !keys || pin && !pins || natural && !progress {
 					continue
 				}
 				hints := h.info(req.Caps, req.Domain.MRMode)
