@@ -136,14 +136,14 @@ func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	return info
 }
 
-// find returns the Infos of the NICs to use, the main one first: that of the main one is the first usable
-// Info that libfabric offers for req and that fits h. If none fits, find returns nil. If exact is true, the provider's whole name must be the one in req. For an IP provider,
-// find calls fi_getinfo again with a local address (FI_SOURCE): that is h.source if it is valid and
-// the provider can take it, else local if that is not empty. In the other cases the domain must
-// have the name h.iface. If h.iface is empty, every domain of a provider without IP fits, and every
-// domain of an IP provider whose address is routable. If the first usable Info is that of an
-// adapter, find chooses among the adapters of its provider instead, by [hints.adapters]; only
-// h.iface restricts the choice.
+// find returns the Infos of the NICs to use, the main one first. That of the main one is the first usable
+// Info that libfabric offers for req and that fits h. If none fits, find returns nil. If exact is true, the
+// provider's whole name must be the one in req. For an IP provider, find calls fi_getinfo again with a local
+// address (FI_SOURCE): that is h.source if it is valid and the provider can take it, else local if that is
+// not empty. In the other cases the domain must have the name h.iface. If h.iface is empty, every domain of
+// a provider without IP fits, and every domain of an IP provider whose address is routable. If the first
+// usable Info is that of an adapter, find chooses among the adapters of its provider instead, by
+// [hints.adapters]; only h.iface restricts the choice.
 func (h *hints) find(req *fi.Info, local string, exact bool) ([]*fi.Info, error) {
 	infos, err := getInfo("", "", 0, req)
 	if err != nil {
