@@ -199,19 +199,21 @@ func (r *region) registerAt(at uintptr, n int, access fi.Access, key uint64) (e 
 // registered reports whether the region is registered in any lane.
 func (r *region) registered() bool { return r.fi != fi.RawRegion{} || len(r.further) > 0 }
 
-// closeAll ends the registrations in all lanes. After an error the caller may call it again.
+// closeAll ends the registrations in all lanes. That of the main lane is the first, so that a peer whose part
+// another lane refuses is refused by the main lane, too, and its access fails with ErrKey. After an error the
+// caller may call closeAll again.
 func (r *region) closeAll() fi.Errno {
+	if e := r.fi.Close(); e != 0 {
+		return e
+	}
+	r.fi = fi.RawRegion{}
 	for n := len(r.further); n > 0; n-- {
 		if e := r.further[n-1].Close(); e != 0 {
 			return e
 		}
 		r.further = r.further[:n-1]
 	}
-	e := r.fi.Close()
-	if e == 0 {
-		r.fi = fi.RawRegion{}
-	}
-	return e
+	return 0
 }
 
 // laneKey returns the key by which this rank names a region of a peer in the lane with index k. key is the
@@ -252,8 +254,8 @@ func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
 // Close ends peers' access to the region (fi_close) and unpins its memory, unless the registration
-// is kept (keep.go). The caller must not use or close the region again after that, because RegisterMemory reuses it. If fi_close fails, the
-// region stays open and pinned. Peers must have ended their accesses before Close: providers over
+// is kept (keep.go). The caller must not use or close the region again after that,
+// because RegisterMemory reuses it. If fi_close fails, the region stays open and pinned. Peers must have ended their accesses before Close: providers over
 // sockets continue an access that has started, and shm cannot refuse an access.
 func (r *region) Close() error {
 	t := &r.d.mrs
