@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/layout"
 	"github.com/weft-hpc/weft/internal/mpi"
 )
@@ -47,6 +48,8 @@ var (
 	// ErrLayout: a layout does not exist: a count is negative, an int cannot count its elements, or
 	// the arguments of its constructor contradict each other.
 	ErrLayout = layout.ErrLayout
+	// ErrDevice: memory of a [Device] could not be copied, or the call does not accept it.
+	ErrDevice = elem.ErrDevice
 	// ErrOp: the operation is nil or zero, does not exist for the element type or the call, or has
 	// panicked or called runtime.Goexit.
 	ErrOp = mpi.ErrOp

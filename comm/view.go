@@ -170,7 +170,9 @@ func Pack[T any](dst []T, v View[T]) (int, error) {
 		return 0, err
 	}
 	n := min(len(dst), v.Len())
-	b.Pack(elem.View(dst[:n]).Bytes())
+	if err := b.Pack(elem.View(dst[:n]).Bytes()); err != nil {
+		return 0, err
+	}
 	if n < v.Len() {
 		return n, ErrTruncate
 	}
@@ -187,7 +189,9 @@ func Unpack[T any](v View[T], src []T) (int, error) {
 		return 0, err
 	}
 	n := min(len(src), v.Len())
-	b.Unpack(elem.View(src[:n]).Bytes())
+	if err := b.Unpack(elem.View(src[:n]).Bytes()); err != nil {
+		return 0, err
+	}
 	if n < len(src) {
 		return n, ErrTruncate
 	}

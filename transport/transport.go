@@ -127,6 +127,22 @@ type PinningDomain interface {
 	KeptMemory(buf []byte, access Access) MemoryRegion
 }
 
+// DeviceDomain is a Domain whose endpoint reads from and writes to the memory of devices, such as GPUs
+// (CapDevice, FI_HMEM).
+type DeviceDomain interface {
+	// RegisterDevice makes memory of a device a memory region, as RegisterMemory does with host memory. mem
+	// has the address and the length of the memory; its bytes cannot be accessed. If Op.Region is a region of
+	// a device, Op.Data is a part of the region's mem, and may be the local buffer of a Read. If memory of
+	// that kind cannot be registered, RegisterDevice returns ErrNotSupported.
+	RegisterDevice(mem []byte, dev DeviceMemory, access Access) (MemoryRegion, error)
+}
+
+// DeviceMemory says which device memory belongs to.
+type DeviceMemory struct {
+	Kind    string // name of the interface to devices of this kind in libfabric, in lower case: "cuda", "rocr", "ze", "neuron", "synapseai"
+	Ordinal int    // number of the device among those of its kind
+}
+
 // Attr describes a domain and its abilities (struct fi_domain_attr, fi_info).
 type Attr struct {
 	Provider string   // the provider's name
@@ -193,7 +209,8 @@ const (
 	// CapKeyCheck: a read, write or atomic by a key that is not valid, or not valid any more, fails
 	// with ErrKey. The peer and other operations are not affected.
 	CapKeyCheck
-	CapPin // the domain is a PinningDomain
+	CapPin    // the domain is a PinningDomain
+	CapDevice // the domain is a DeviceDomain
 )
 
 // Has reports whether c has all bits of want.

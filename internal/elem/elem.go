@@ -24,7 +24,7 @@ var (
 )
 
 // Type describes an element type. There is one *Type for each Go type, and one for each Go type with a
-// Layout. No Type ever changes.
+// Form. No Type ever changes.
 type Type struct {
 	Go    reflect.Type
 	Size  int    // of an element, in bytes
@@ -36,10 +36,12 @@ type Type struct {
 	// The error of a call with a buffer of this type, which as a rule wraps ErrType and says why the
 	// type cannot be sent; nil: it can be sent.
 	Err error
-	// Which bytes of a buffer the data is; nil: all of them. A Type with a Layout describes the elements
-	// of a view (ViewAs). Its other fields are those of the element type.
-	Layout *layout.Layout
-	of     *Type // of a Type with a Layout: the Type of its elements
+	// How to copy the data of a buffer; nil: the data is all of the buffer, in host memory. A Type with a
+	// Form describes the elements of a view (ViewAs, ViewOn). Its other fields are those of the element type.
+	Form   layout.Form
+	Layout *layout.Layout // the Form, if it is a layout in host memory; otherwise nil
+	device *Device        // the Form, if it is a device; otherwise nil
+	of     *Type          // of a Type with a Form: the Type of its elements
 }
 
 // types holds the *Type of each reflect.Type that the function learn has described. A lookup

@@ -72,7 +72,7 @@ func (l *Layout) of(t *Type) *Type {
 		}
 		in := layout.Scale(t.Size, l.in)
 		derived := *t
-		derived.Layout, derived.of = &in, t
+		derived.Form, derived.Layout, derived.of = &in, &in, t
 		if derived.Err == nil {
 			derived.Err = in.Err()
 		}
@@ -105,35 +105,40 @@ func (b Buffer) Size() int {
 	return b.Count * b.Type.Size
 }
 
-// Pack copies the data of the buffer to dst, which has b.Size() bytes.
-func (b Buffer) Pack(dst []byte) {
-	if b.Type.Layout != nil {
-		b.Type.Layout.Pack(dst, b.Bytes(), 0, 0)
-		return
+// Pack copies the data of the buffer to dst, which has at most b.Size() bytes. The error is that of a
+// device.
+func (b Buffer) Pack(dst []byte) error {
+	if b.Type.Form != nil {
+		return b.Type.Form.Gather(dst, b.Bytes(), 0)
 	}
 	copy(dst, b.Bytes())
+	return nil
 }
 
-// Unpack copies src, which has at most b.Size() bytes, to the data of the buffer.
-func (b Buffer) Unpack(src []byte) {
-	if b.Type.Layout != nil {
-		b.Type.Layout.Unpack(b.Bytes(), src, 0, 0)
-		return
+// Unpack copies src, which has at most b.Size() bytes, to the data of the buffer. The error is that of a
+// device.
+func (b Buffer) Unpack(src []byte) error {
+	if b.Type.Form != nil {
+		return b.Type.Form.Scatter(b.Bytes(), src, 0)
 	}
 	copy(b.Bytes(), src)
+	return nil
 }
 
-// Copy returns a Buffer with a copy of the data. The copy is contiguous, in new memory.
-func (b Buffer) Copy() Buffer {
+// Copy returns a Buffer with a copy of the data. The copy is contiguous, in new memory. The error is that
+// of a device.
+func (b Buffer) Copy() (Buffer, error) {
 	own := make([]byte, b.Size())
-	b.Pack(own)
-	if t := b.Type; t.Layout != nil {
-		return At(own, len(own)/t.Size, t.of)
+	err := b.Pack(own)
+	if t := b.Type; t.Form != nil && t.Size > 0 {
+		return At(own, len(own)/t.Size, t.of), err
+	} else if t.Form != nil {
+		return At(own, b.Count, t.of), err
 	}
-	return At(own, b.Count, b.Type)
+	return At(own, b.Count, b.Type), err
 }
 
-// Parts returns the data of the buffer as ranges of memory, in the order of a message.
+// Parts returns the data of the buffer, which is not on a device, as ranges of memory, in the order of a message.
 func (b Buffer) Parts() [][]byte {
 	mem := b.Bytes()
 	if b.Type.Layout == nil {

@@ -149,7 +149,7 @@ func (s *Span) registerWith(pinned bool) error {
 		if r.rma == nil || s.regions[i] != nil || (r.pin != nil) != pinned {
 			continue
 		}
-		mr, err := r.register(s.mem, allAccess)
+		mr, err := r.register(s.mem, transport.DeviceMemory{}, allAccess)
 		if errors.Is(err, transport.ErrAgain) {
 			continue // the transport has no room for a region, so operations register the buffers that they use
 		}
@@ -277,13 +277,17 @@ func (e *Engine) regionIn(in *Span, to *rail, buf []byte, access transport.Acces
 	if in != nil && in.regions[to.index] != nil {
 		return in.regions[to.index], in, nil
 	}
-	mr, err = e.registerNow(to, buf, access)
+	mr, err = e.registerNow(to, buf, transport.DeviceMemory{}, access)
 	return mr, nil, err
 }
 
-// register registers buf with the rail's transport.
-func (r *rail) register(buf []byte, access transport.Access) (transport.MemoryRegion, error) {
-	mr, err := r.Domain.RegisterMemory(buf, access)
+// register registers buf with the rail's transport. dev is as in registration.
+func (r *rail) register(buf []byte, dev transport.DeviceMemory, access transport.Access) (mr transport.MemoryRegion, err error) {
+	if dev != (transport.DeviceMemory{}) {
+		mr, err = r.device.RegisterDevice(buf, dev, access)
+	} else {
+		mr, err = r.Domain.RegisterMemory(buf, access)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
 	}

@@ -48,9 +48,9 @@ type Env struct {
 	// is compatible with all.
 	Sig  uint16
 	Mode Mode // of a send: when it is complete
-	// Layout says which bytes of the buffer the data is, and in which order; nil: the whole buffer. Its
-	// offsets count from the start of the buffer, which has all its bytes. See view.go.
-	Layout *layout.Layout
+	// Form says which bytes of the buffer the data is, and copies them; nil: the data is the whole buffer,
+	// in host memory. See view.go.
+	Form layout.Form
 	// Attended says that the caller waits for the request next, and does not compute first. So the
 	// background goroutine need not poll for the request.
 	Attended bool
@@ -422,9 +422,9 @@ func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
 }
 
 // Irecv starts to receive the message into buf, as [Context.Irecv] does. sig has the meaning of
-// Env.Sig, and l that of Env.Layout. If the message was received before, the request fails with
+// Env.Sig, and f that of Env.Form. If the message was received before, the request fails with
 // ErrClosed. For the zero Message, Irecv returns the zero Request.
-func (m Message) Irecv(buf []byte, l *layout.Layout, sig uint16) Request {
+func (m Message) Irecv(buf []byte, f layout.Form, sig uint16) Request {
 	if m.u == nil {
 		return Request{}
 	}
@@ -433,7 +433,7 @@ func (m Message) Irecv(buf []byte, l *layout.Layout, sig uint16) Request {
 	defer e.mu.Unlock()
 	r := e.take(kindRecv)
 	r.ctx, r.peer, r.sig, r.mode = m.c, wild, sig, modeProbed
-	r.setData(buf, l)
+	r.setData(buf, f)
 	if m.u.gen != m.gen {
 		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
 	} else {

@@ -145,10 +145,14 @@ func (e *Engine) returnMessage(r *request, why error) error {
 	}
 	e.removeBackground(r) // before r.buf changes: Engine.large counts the request by the size of its buffer
 	own := e.buffers.get(r.total)
-	r.copyTo(own[:r.offset])
+	if err := r.copyTo(own[:r.offset]); err != nil && r.err == nil {
+		r.err = err
+	}
 	r.setData(own, nil)
 	cut := e.detach(r, why)
-	if r.err != nil { // the message is too long for the receive, so the sender sends only a part of it
+	// The message is too long for the receive, so the sender sends only a part of it, or a part of it is lost
+	// on a device.
+	if r.err != nil {
 		e.unexpected.put(u)
 		return fmt.Errorf("%w: %w", r.err, why)
 	}

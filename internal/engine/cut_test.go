@@ -27,7 +27,7 @@ func shortRecv(c *Context, rng *rand.Rand, buf []byte, env Env) (st Status, cuts
 		if env.Peer == AnySource {
 			var m Message
 			if m, st, err = c.Mprobe(ctx, env); err == nil {
-				st, err = m.Irecv(buf, env.Layout, 0).Finish(ctx)
+				st, err = m.Irecv(buf, env.Form, 0).Finish(ctx)
 			}
 		} else {
 			st, err = c.Recv(ctx, buf, env)
@@ -69,15 +69,16 @@ func TestReceivesCutShortLoseNothing(t *testing.T) {
 				case 2:
 					env.Peer = AnySource
 				}
-				env.Layout = viewShapes(size(i))[i%3]
-				mem := memoryOf(env.Layout, size(i), 0xAA)
+				l := viewShapes(size(i))[i%3]
+				env.Form = formOf(l)
+				mem := memoryOf(l, size(i), 0xAA)
 				st, cuts, err := shortRecv(c, rng, mem, env)
 				all += cuts
 				if err == nil && st.Bytes != size(i) {
 					err = fmt.Errorf("%+v for %d bytes", st, size(i))
 				}
 				if err == nil {
-					err = checkView(env.Layout, mem, pattern(size(i), i), 0xAA)
+					err = checkView(l, mem, pattern(size(i), i), 0xAA)
 				}
 				if err != nil {
 					return fmt.Errorf("message %d: %w", i, err)

@@ -140,12 +140,13 @@ type rail struct {
 	shared     transport.SharedMemoryDomain // nil: ranks cannot map each other's memory by this transport
 	// Nil: Send keeps no message back; otherwise Send may keep small messages, at most until the next
 	// Read of CQ.
-	batch transport.BatchEndpoint
-	pin   transport.PinningDomain // nil: a registration is fast; see registrar.go
-	flush transport.FlushEndpoint // nil: a message for which Send has returned done has left
-	attr  transport.Attr          // what Domain.Attr has returned
-	eager int                     // maximum number of bytes of data in an eager message
-	index int                     // index of this rail in Engine.rails
+	batch  transport.BatchEndpoint
+	pin    transport.PinningDomain // nil: a registration is fast; see registrar.go
+	device transport.DeviceDomain  // nil: the transport cannot access the memory of devices
+	flush  transport.FlushEndpoint // nil: a message for which Send has returned done has left
+	attr   transport.Attr          // what Domain.Attr has returned
+	eager  int                     // maximum number of bytes of data in an eager message
+	index  int                     // index of this rail in Engine.rails
 	// After a Read of CQ that found nothing: number of calls of Engine.progress that leave CQ out; set
 	// by setPaces.
 	pace int
@@ -170,6 +171,7 @@ func (r *rail) open(given Rail, index, eagerMax, set int) error {
 		flush:      extension[transport.FlushEndpoint](a, transport.CapFlush, given.Endpoint),
 		shared:     extension[transport.SharedMemoryDomain](a, transport.CapSharedMemory, given.Domain),
 		pin:        extension[transport.PinningDomain](a, transport.CapPin, given.Domain),
+		device:     extension[transport.DeviceDomain](a, transport.CapDevice, given.Domain),
 	}
 	if a.Caps.Has(transport.CapRead) && r.rma == nil || a.Caps.Has(transport.CapAtomic) && r.atomic == nil ||
 		a.Caps.Has(transport.CapConnect) && r.connect == nil {

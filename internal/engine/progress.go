@@ -344,8 +344,14 @@ func (e *Engine) deliverOrKeep(r *request, source int32, m *wire.Message, data [
 	return nil
 }
 
-// receiveReply handles a peer's answer to a send of this rank: a MsgCTS, MsgFin or MsgAck.
+// receiveReply handles a peer's answer to a send of this rank: a MsgCTS, MsgFin or MsgAck. A MsgFin may also be
+// that of a sender that has failed.
 func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error {
+	if m.Kind == wire.MsgFin {
+		if r, _ := e.slot(m.Handle, kindRecv, source); r != nil {
+			return e.senderFailed(r, data)
+		}
+	}
 	r, err := e.slot(m.Handle, kindSend, source)
 	switch {
 	case r == nil:
@@ -353,7 +359,7 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 	case !r.awaitsReply():
 		return errHandle
 	case m.Kind == wire.MsgFin:
-		r.err = finError(r.ctx.rank(source), data)
+		r.err = finError(r.ctx.rank(source), "receive", data)
 		if p := r.parts; p != nil && r.err == nil && p.left > 0 {
 			return errHandle // the receiver cannot have all partitions
 		} else if p != nil && r.err != nil {
@@ -375,6 +381,15 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 	if !r.inflight {
 		e.complete(r, r.err)
 	}
+	return nil
+}
+
+// senderFailed ends a receive whose sender has sent only a part of the segments, and a MsgFin with this data.
+func (e *Engine) senderFailed(r *request, data []byte) error {
+	if r.phase != phaseReceiving || r.parts != nil || len(data) == 0 {
+		return errHandle
+	}
+	e.complete(r, finError(r.ctx.rank(r.peer), "send all of the message", data))
 	return nil
 }
 

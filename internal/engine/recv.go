@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -44,8 +45,8 @@ func (c *Context) startRecv(buf []byte, env *Env, stays bool, parts *Partitions)
 	e := c.e
 	r := e.take(kindRecv)
 	r.ctx, r.buf, r.sig, r.stays = c, buf, env.Sig, stays
-	if env.Layout != nil {
-		r.setData(buf, env.Layout)
+	if env.Form != nil {
+		r.setData(buf, env.Form)
 	}
 	if parts != nil {
 		r.parts, r.loaded = parts, true
@@ -248,13 +249,14 @@ func (e *Engine) fetch(r *request, source int32, m *wire.Message, arrival uint64
 	r.offset = 0
 	r.remote, r.key = m.Addr, m.Key
 	r.header, r.node.seq = *m, arrival // returnMessage needs them if the call is cut short
-	canRead := p.err == nil && r.total > 0 && r.layout == nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key) &&
+	buf, dev := r.whole(p.rail)
+	canRead := p.err == nil && r.total > 0 && buf != nil && m.Addr != wire.NoRegion && p.rail.reaches(source, m.Key) &&
 		(r.parts == nil || r.parts.size() == m.Length && m.Length == len(r.buf))
-	if !canRead || p.rail.attr.MRMode&transport.MRLocal == 0 {
+	if !canRead || dev == (transport.DeviceMemory{}) && p.rail.attr.MRMode&transport.MRLocal == 0 {
 		e.fetchBy(r, canRead)
 		return
 	}
-	switch err := e.registerFor(r, p.rail, r.buf[:r.total], transport.Local|transport.MayKeep); {
+	switch err := e.registerFor(r, p.rail, buf[:r.total], transport.Local|transport.MayKeep); {
 	case errors.Is(err, errRegistering):
 		r.phase = phaseRegistering
 	case err != nil:
@@ -309,7 +311,8 @@ func (e *Engine) read(r *request) error {
 	p := &e.peers[r.peer]
 	n := min(r.total-r.offset, p.rail.attr.MaxRMASize)
 	r.op.Peer = transport.Addr(r.peer)
-	r.op.Data = r.buf[r.offset : r.offset+n]
+	buf, _ := r.whole(p.rail)
+	r.op.Data = buf[r.offset : r.offset+n]
 	r.op.Region = r.region
 	r.op.RemoteKey = r.key
 	r.op.RemoteAddr = r.remote + uint64(r.offset)
@@ -352,9 +355,9 @@ func (e *Engine) readError(r *request, err error) error {
 	return reasonError("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.ctx.rank(r.peer), err)
 }
 
-// sendFin sends a MsgFin to a sender: the rendezvous or synchronous send with this handle has ended
-// at the receiver. why is the error; nil: the message was received. The data of the MsgFin is
-// empty, or a byte that finCode returns and then the text of the error.
+// sendFin sends a MsgFin: for this rank, the rendezvous or synchronous send with the peer's request handle has
+// ended. why is the error; nil: the message was received. The data of the MsgFin is empty, or a byte that
+// finCode returns and then the text of the error.
 func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	var text []byte
 	if why != nil {
@@ -366,7 +369,7 @@ func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 }
 
 // finErrors lists the sentinel errors that a MsgFin can report. The code of an error is its index.
-var finErrors = []error{nil, ErrRevoked, ErrMismatch, ErrClosed, ErrProcFailed, ErrFinalized}
+var finErrors = []error{nil, ErrRevoked, ErrMismatch, ErrClosed, ErrProcFailed, ErrFinalized, elem.ErrDevice}
 
 // finCode returns the code of the first of finErrors that err wraps; 0: err wraps none of them.
 func finCode(err error) byte {
@@ -379,18 +382,18 @@ func finCode(err error) byte {
 }
 
 // finError returns the error that the data of a peer's MsgFin reports; nil: there is none. rank is
-// the peer's rank in the group.
-func finError(rank int, text []byte) error {
+// the peer's rank in the group, and what says what the peer did not do.
+func finError(rank int, what string, text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
 	text = text[:min(len(text), maxCause)]
 	code := int(text[0])
 	if code == 0 || code >= len(finErrors) {
-		return fmt.Errorf("rank %d did not receive: %q", rank, text[1:])
+		return fmt.Errorf("rank %d did not %s: %q", rank, what, text[1:])
 	}
 	if why := finErrors[code]; errors.Is(why, ErrMismatch) {
-		return &MismatchError{rank, fmt.Sprintf("rank %d did not receive: %s", rank, bytes.TrimPrefix(text[1:], []byte(ErrMismatch.Error()+": ")))}
+		return &MismatchError{rank, fmt.Sprintf("rank %d did not %s: %s", rank, what, bytes.TrimPrefix(text[1:], []byte(ErrMismatch.Error()+": ")))}
 	}
-	return fmt.Errorf("%w: rank %d did not receive: %q", finErrors[code], rank, text[1:])
+	return fmt.Errorf("%w: rank %d did not %s: %q", finErrors[code], rank, what, text[1:])
 }

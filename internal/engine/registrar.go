@@ -41,6 +41,7 @@ type registration struct {
 	owner  registrant
 	rail   *rail
 	buf    []byte
+	dev    transport.DeviceMemory // the device that buf is memory of; zero: the host
 	access transport.Access
 	close  transport.MemoryRegion // nil: the task is to register buf; otherwise to close this region
 }
@@ -97,7 +98,7 @@ func (e *Engine) register() {
 
 // registerTask registers the memory of a task, and continues its owner.
 func (e *Engine) registerTask(t *registration) {
-	mr, err := e.registerNow(t.rail, t.buf, t.access)
+	mr, err := e.registerNow(t.rail, t.buf, t.dev, t.access)
 	switch {
 	case e.closed:
 	case t.owner.waiting():
@@ -109,18 +110,18 @@ func (e *Engine) registerTask(t *registration) {
 	}
 }
 
-// registerNow registers buf with a rail. If the registration takes long, registerNow releases the lock
+// registerNow registers buf with a rail. dev is as in registration. If the registration takes long, registerNow releases the lock
 // meanwhile, so a Service and the code that handles completions must not call it.
-func (e *Engine) registerNow(to *rail, buf []byte, access transport.Access) (transport.MemoryRegion, error) {
+func (e *Engine) registerNow(to *rail, buf []byte, dev transport.DeviceMemory, access transport.Access) (transport.MemoryRegion, error) {
 	if to.pin == nil {
-		return to.register(buf, access)
+		return to.register(buf, dev, access)
 	}
 	e.mu.Unlock()
-	mr, err := to.register(buf, access)
+	mr, err := to.register(buf, dev, access)
 	e.mu.Lock()
 	if err != nil && !e.closed && e.closeQueued() { // there may be room now
 		e.mu.Unlock()
-		mr, err = to.register(buf, access)
+		mr, err = to.register(buf, dev, access)
 		e.mu.Lock()
 	}
 	if e.closed { // the domain closes the region
@@ -157,17 +158,24 @@ func (e *Engine) closeQueued() bool {
 //
 // Hot path: no allocation if a registration was kept.
 func (e *Engine) registerFor(r *request, to *rail, buf []byte, access transport.Access) (err error) {
+	_, dev := r.whole(to)
+	onDevice := dev != transport.DeviceMemory{}
 	switch s := e.span(buf); {
 	case r.region != nil || r.registered:
 		return nil
 	case r.registering:
 		return errRegistering
+	case to.pin == nil && onDevice:
+		r.region, err = to.register(buf, dev, access)
 	case to.pin == nil || s != nil && s.regions[to.index] != nil:
 		r.region, r.span, err = e.regionIn(s, to, buf, access)
 	default:
-		if r.region = to.pin.KeptMemory(buf, access); r.region == nil {
+		if !onDevice {
+			r.region = to.pin.KeptMemory(buf, access)
+		}
+		if r.region == nil {
 			r.registering = true
-			e.registerLater(registration{owner: Request{r: r, gen: r.gen}, rail: to, buf: buf, access: access})
+			e.registerLater(registration{owner: Request{r: r, gen: r.gen}, rail: to, buf: buf, dev: dev, access: access})
 			return errRegistering
 		}
 	}

@@ -104,7 +104,7 @@ type request struct {
 	// See registrar.go. registering: the registrar has the task to register buf. registered: that task has
 	// ended, or the transport had no room for a region; if region is set, the registrar closes it.
 	registering, registered bool
-	// Engine.release must clear op, transfer, cut, parts, view, layout, packed, offset, total, registering
+	// Engine.release must clear op, transfer, cut, parts, view, form, packed, offset, total, registering
 	// and registered. It is false for most receives, which do not set these fields.
 	loaded bool
 
@@ -116,7 +116,7 @@ type request struct {
 	protocol record.Protocol
 
 	ctx    *Context
-	buf    []byte   // data to send, or buffer of the receive; nil: the data has a layout
+	buf    []byte   // data to send, or buffer of the receive; nil: the data has a form
 	waiter *waiter  // waiter of the goroutine that waits for this request alone; nil: none does
 	next   *request // next slot in the list of unused ones
 	err    error    // error of the operation; of a receive under way: ErrTruncate, if the message is too long
@@ -139,10 +139,10 @@ type request struct {
 	key    uint64 // of a receive by rendezvous: key of the sender's memory region
 	// Of a send or control message: its header. Of a receive by rendezvous: the header of its RTS.
 	header wire.Message
-	// Of a request whose data is not contiguous; see view.go.
-	view   []byte         // the memory that has the data
-	layout *layout.Layout // which bytes of view are the data; nil: the data is buf
-	packed []byte         // of a send: copy of the part of the data in op, in a buffer of the engine; nil: there is none
+	// Of a request whose data only a Form can copy; see view.go.
+	view   []byte      // the memory that has the data
+	form   layout.Form // which bytes of view are the data; nil: the data is buf
+	packed []byte      // of a send: copy of the part of the data in op, in a buffer of the engine; nil: there is none
 
 	op       transport.Op // operation that the request gives to the endpoint
 	transfer *Transfer    // Transfer that the slot belongs to; nil: none
@@ -258,7 +258,7 @@ func (e *Engine) release(r *request) {
 	if r.loaded {
 		r.loaded = false
 		e.dropPacked(r)
-		r.view, r.layout = nil, nil
+		r.view, r.form = nil, nil
 		r.op.Data, r.op.Region, r.transfer, r.cut, r.parts = nil, nil, nil, nil, nil
 		r.offset, r.total = 0, 0
 		r.registering, r.registered = false, false

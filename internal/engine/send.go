@@ -128,7 +128,7 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 	e := c.e
 	to := c.world(env.Peer)
 	p := &e.peers[to]
-	if env.Layout == nil && len(buf) <= p.eager && p.credit >= messageCost+len(buf) && p.data.head == nil &&
+	if env.Form == nil && len(buf) <= p.eager && p.credit >= messageCost+len(buf) && p.data.head == nil &&
 		env.Mode == Standard && len(e.revoked) == 0 {
 		return e.sendNow(c, p, to, buf, env)
 	}
@@ -152,7 +152,7 @@ func (c *Context) startSend(buf []byte, env *Env) *request {
 func (r *request) address(c *Context, to int32, buf []byte, env *Env) {
 	r.ctx = c
 	r.peer, r.tag, r.sig, r.mode = to, int32(env.Tag), env.Sig, env.Mode
-	r.setData(buf, env.Layout)
+	r.setData(buf, env.Form)
 }
 
 // sendNow sends an eager message for which there is credit. to is the world rank of the peer p.
@@ -300,7 +300,9 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 	if r.mode == modeLeave {
 		cost, m.Kind = 0, wire.MsgLeave
 	} else if size <= p.eager && p.credit >= cost && r.mode != modePartitioned {
-		r.op.Data = e.part(r, 0, size)
+		if r.op.Data, err = e.part(r, 0, size); err != nil {
+			return false, err
+		}
 		if r.mode == Synchronous {
 			m.Kind, m.Handle = wire.MsgEagerSync, r.handle()
 		}
@@ -309,15 +311,16 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 		m.Kind, m.Handle = wire.MsgRTS, r.handle()
 		e.dropPacked(r)
 		r.op.Data = nil
+		buf, _ := r.whole(p.rail)
 		// To register a short buffer would cost more than the messages that it saves.
-		if p.rail.rma != nil && len(r.buf) > 0 && (size > p.eager || p.rail.pin == nil) {
-			if err = e.registerFor(r, p.rail, r.buf, transport.RemoteRead|transport.MayKeep); err != nil {
+		if p.rail.rma != nil && len(buf) > 0 && (size > p.eager || p.rail.pin == nil) {
+			if err = e.registerFor(r, p.rail, buf, transport.RemoteRead|transport.MayKeep); err != nil {
 				return false, err
 			}
 		}
 		m.Addr = wire.NoRegion
 		if r.region != nil {
-			m.Key, m.Addr = r.region.Key(), remoteAddr(r.region, r.span, r.buf)
+			m.Key, m.Addr = r.region.Key(), remoteAddr(r.region, r.span, buf)
 		}
 	}
 	recorded := r.ctx.recorded && r.mode != modeLeave
@@ -345,10 +348,13 @@ func (e *Engine) sendData(r *request) (done bool, err error) {
 // in launch.
 func (e *Engine) sendSegment(r *request) (done bool, err error) {
 	n := min(r.total-r.offset, e.peers[r.peer].rail.attr.MaxMsgSize-transport.HeaderSize)
-	if r.layout != nil {
+	if r.form != nil {
 		n = min(n, viewSegment)
 	}
-	r.op.Data = e.part(r, r.offset, n)
+	if r.op.Data, err = e.part(r, r.offset, n); err != nil {
+		e.sendFin(r.peer, r.remote, err)
+		return false, err
+	}
 	r.header = wire.Message{Kind: wire.MsgData, Context: r.ctx.id, Length: n, Handle: r.remote, Addr: uint64(r.offset)}
 	if done, err = e.message(r); err == nil {
 		r.offset += n
@@ -571,9 +577,12 @@ func (e *Engine) sendSelf(r *request) {
 	}
 	p := &e.peers[r.peer]
 	if cost := messageCost + size; r.mode == Standard && size <= e.eagerLimit && p.credit >= cost {
-		p.credit -= cost
-		e.keepUnexpected(r.peer, &m, e.part(r, 0, size), cost)
-		e.complete(r, nil)
+		data, err := e.part(r, 0, size)
+		if err == nil {
+			p.credit -= cost
+			e.keepUnexpected(r.peer, &m, data, cost)
+		}
+		e.complete(r, err)
 		return
 	}
 	u := e.keepUnexpected(r.peer, &m, nil, 0)

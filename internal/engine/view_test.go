@@ -23,6 +23,14 @@ func viewShapes(n int) []*layout.Layout {
 	return []*layout.Layout{nil, blocks(3, 7), blocks(64, 100), blocks(5000, 5001)}
 }
 
+// formOf returns l as a Form; nil for nil.
+func formOf(l *layout.Layout) layout.Form {
+	if l == nil {
+		return nil
+	}
+	return l
+}
+
 // memoryOf returns memory for n bytes of data with the layout. Every byte of the memory is fill.
 func memoryOf(l *layout.Layout, n int, fill byte) []byte {
 	if l != nil {
@@ -69,14 +77,14 @@ func TestViews(t *testing.T) {
 					mode := []Mode{Standard, Synchronous}[k%2]
 					dest, source := (rank+i)%3, (rank+3-i%3)%3
 					mem := memoryOf(to, n, 0xAA)
-					recv := func() Request { return c.Irecv(mem, Env{Peer: source, Tag: i, Layout: to}) }
+					recv := func() Request { return c.Irecv(mem, Env{Peer: source, Tag: i, Form: formOf(to)}) }
 					var r Request
 					// If k%3 is 0, the message can arrive before the receive, and is then
 					// unexpected.
 					if k%3 > 0 {
 						r = recv()
 					}
-					s := c.Isend(viewOf(from, pattern(n, rank)), Env{Peer: dest, Tag: i, Mode: mode, Layout: from})
+					s := c.Isend(viewOf(from, pattern(n, rank)), Env{Peer: dest, Tag: i, Mode: mode, Form: formOf(from)})
 					if k%3 == 0 {
 						r = recv()
 					}
@@ -119,9 +127,9 @@ func TestViewTooShort(t *testing.T) {
 					if self {
 						peer = rank
 					}
-					s := c.Isend(viewOf(from, pattern(n+3, rank)), Env{Peer: peer, Layout: from})
+					s := c.Isend(viewOf(from, pattern(n+3, rank)), Env{Peer: peer, Form: formOf(from)})
 					mem := memoryOf(to, n, 0xAA)
-					st, err := c.Recv(background, mem, Env{Peer: peer, Layout: to})
+					st, err := c.Recv(background, mem, Env{Peer: peer, Form: formOf(to)})
 					if err := wantErr(err, ErrTruncate); err != nil {
 						return err
 					}
@@ -159,8 +167,8 @@ func TestAViewAllocatesNothing(t *testing.T) {
 			l := viewShapes(n)[2]
 			send, recv := viewOf(l, pattern(n, 0)), memoryOf(l, n, 0)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				r := c.Irecv(recv, Env{Peer: 0, Layout: l})
-				require.NoError(t, c.Send(background, send, Env{Peer: 0, Layout: l}))
+				r := c.Irecv(recv, Env{Peer: 0, Form: formOf(l)})
+				require.NoError(t, c.Send(background, send, Env{Peer: 0, Form: formOf(l)}))
 				_, err := r.Wait(background)
 				require.NoError(t, err)
 			}), "%d bytes", n)

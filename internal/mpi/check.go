@@ -49,9 +49,10 @@ func (s *state) recordNonblocking(name callName, read, write elem.Buffer) (*bufc
 	return s.check.Start(name.String(), parts(read), parts(write))
 }
 
-// parts returns the memory of a buffer that a call uses; nil for the zero Buffer.
+// parts returns the memory of a buffer that a call uses; nil for the zero Buffer and for memory of a
+// device, which the checker cannot read.
 func parts(b elem.Buffer) [][]byte {
-	if b.Type == nil {
+	if b.Type == nil || b.Type.HostErr() != nil {
 		return nil
 	}
 	return b.Parts()
@@ -90,10 +91,10 @@ func (l *link) buffers() (reads, writes [][]byte) {
 // is in l.send or l.recv.
 func (l *link) viewParts() (reads, writes [][]byte) {
 	for _, v := range l.sendViews {
-		reads = append(reads, v.Parts()...)
+		reads = append(reads, parts(v)...)
 	}
 	for _, v := range l.recvViews {
-		writes = append(writes, v.Parts()...)
+		writes = append(writes, parts(v)...)
 	}
 	switch {
 	case l.what == coll.KindBcast:

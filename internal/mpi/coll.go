@@ -59,7 +59,9 @@ func (l *link) ready(what coll.Kind, root, count int) (*link, error) {
 	l.sign(what, root, count)
 	l.requestArena(count)
 	if l.sendViews != nil {
-		l.pack()
+		if err := l.pack(); err != nil {
+			return l.refuse(err)
+		}
 	}
 	return l, nil
 }

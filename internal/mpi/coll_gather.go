@@ -201,7 +201,9 @@ func (l *link) readyWith(what coll.Kind, counts []int, total int) (*link, error)
 	l.sign(what, 0, coll.Fold(counts))
 	l.requestArena(total)
 	if l.sendViews != nil {
-		l.pack()
+		if err := l.pack(); err != nil {
+			return l.refuse(err)
+		}
 	}
 	return l, nil
 }

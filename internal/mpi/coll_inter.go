@@ -34,7 +34,9 @@ func (l *link) interReady(what coll.Kind, root, count int) (*link, error) {
 	}
 	l.sign(what, l.rootInWorld(root), count)
 	if l.sendViews != nil {
-		l.pack()
+		if err := l.pack(); err != nil {
+			return l.refuse(err)
+		}
 	}
 	return l, nil
 }

@@ -124,10 +124,29 @@ func (l *link) OutBytes(dest int) int { return l.outView(dest).Size() }
 func (l *link) InBytes(source int) int { return l.recvViews[source].Size() }
 
 // PackBlock implements coll.BlockViews.
-func (l *link) PackBlock(to []byte, dest int) { l.outView(dest).Pack(to) }
+func (l *link) PackBlock(to []byte, dest int) {
+	_ = l.outView(dest).Pack(to) // cannot fail: checkHostViews has accepted the view
+}
 
 // UnpackBlock implements coll.BlockViews.
-func (l *link) UnpackBlock(from []byte, source int) { l.recvViews[source].Unpack(from) }
+func (l *link) UnpackBlock(from []byte, source int) {
+	_ = l.recvViews[source].Unpack(from) // as in PackBlock
+}
+
+// checkHostViews is checkViews for a neighbour collective: the n views must be in host memory. In shared
+// memory a neighbour copies a block while this rank computes, and a failure of a device could not be reported
+// to it.
+func checkHostViews(name string, views []elem.Buffer, n int) error {
+	if err := checkViews(name, views, n, "neighbours"); err != nil {
+		return err
+	}
+	for i, v := range views {
+		if err := v.Type.HostErr(); err != nil {
+			return fmt.Errorf("%s[%d]: %w", name, i, err)
+		}
+	}
+	return nil
+}
 
 // outView returns the view that goes to destination dest.
 func (l *link) outView(dest int) elem.Buffer {
@@ -179,13 +198,13 @@ func block(buf []byte, counts, displs []int, i, n int) []byte {
 
 func (l *link) isendView(b elem.Buffer, dest int) {
 	env := l.to(dest)
-	env.Layout = b.Type.Layout
+	env.Form = b.Type.Form
 	l.ticket(transfer{l.s.coll.Isend(b.Bytes(), env), -1, dest})
 }
 
 func (l *link) irecvView(b elem.Buffer, source int) {
 	env := l.to(source)
-	env.Layout = b.Type.Layout
+	env.Form = b.Type.Form
 	l.ticket(transfer{l.s.coll.Irecv(b.Bytes(), env), b.Size(), source})
 }
 
@@ -282,7 +301,10 @@ func (x *Neighborhood) allgatherView(c *Comm, name string, send elem.Buffer, rec
 	if err != nil {
 		return nil, err
 	}
-	if err := checkViews("recv", recv, len(x.sources), "neighbours"); err != nil {
+	if err = send.Type.HostErr(); err == nil {
+		err = checkHostViews("recv", recv, len(x.sources))
+	}
+	if err != nil {
 		return l.refuse(err)
 	}
 	l.oneView[0], l.same = send, true
@@ -387,8 +409,8 @@ func (x *Neighborhood) alltoallView(c *Comm, name string, send, recv []elem.Buff
 		return nil, err
 	}
 	l.hood = x
-	if err = checkViews("send", send, len(x.dests), "neighbours"); err == nil {
-		err = checkViews("recv", recv, len(x.sources), "neighbours")
+	if err = checkHostViews("send", send, len(x.dests)); err == nil {
+		err = checkHostViews("recv", recv, len(x.sources))
 	}
 	if err != nil {
 		return l.refuse(err)

@@ -9,7 +9,7 @@ import (
 
 // Collectives over views
 //
-// A view is a Buffer whose type has a layout. A collective first copies the data of its send views
+// A view is a Buffer whose type has a form: a layout, or a device in whose memory the data is. A collective first copies the data of its send views
 // to scratch memory (link.pack). Then it works on contiguous data. At its end it copies the
 // received data from scratch memory to its receive views (link.unpack). So some ranks may pass
 // views and others slices to the same collective:
@@ -20,7 +20,7 @@ import (
 // packed returns the memory from which the collective sends the data of b. If b is a view, that is
 // scratch memory, to which pack copies the data later.
 func (l *link) packed(b elem.Buffer) []byte {
-	if b.Type.Layout == nil {
+	if b.Type.Form == nil {
 		return b.Bytes()
 	}
 	l.oneView[0] = b
@@ -31,7 +31,7 @@ func (l *link) packed(b elem.Buffer) []byte {
 // unpacked returns the memory in which the collective receives the data of b. If b is a view, that
 // is scratch memory, from which unpack copies the data later.
 func (l *link) unpacked(b elem.Buffer) []byte {
-	if b.Type.Layout == nil {
+	if b.Type.Form == nil {
 		return b.Bytes()
 	}
 	l.oneView[0] = b
@@ -40,10 +40,11 @@ func (l *link) unpacked(b elem.Buffer) []byte {
 }
 
 // pack copies to scratch memory the data of the views that the collective sends. A neighbour
-// collective does not need pack and unpack: its messages use the views themselves.
-func (l *link) pack() {
+// collective does not need pack and unpack: its messages use the views themselves. The error of pack and
+// unpack is that of a device.
+func (l *link) pack() error {
 	if l.hood != nil {
-		return
+		return nil
 	}
 	mem := l.send
 	if l.what == coll.KindBcast {
@@ -51,22 +52,28 @@ func (l *link) pack() {
 	}
 	for _, v := range l.sendViews {
 		n := v.Size()
-		v.Pack(mem[:n])
+		if err := v.Pack(mem[:n]); err != nil {
+			return err
+		}
 		mem = mem[n:]
 	}
+	return nil
 }
 
 // unpack copies the data that the collective has received to the views.
-func (l *link) unpack() {
+func (l *link) unpack() error {
 	if l.hood != nil {
-		return
+		return nil
 	}
 	recv := l.recv
 	for _, v := range l.recvViews {
 		n := v.Size()
-		v.Unpack(recv[:n])
+		if err := v.Unpack(recv[:n]); err != nil {
+			return err
+		}
 		recv = recv[n:]
 	}
+	return nil
 }
 
 // parts returns scratch memory for the data of the views, one view for each rank, and the count and

@@ -176,7 +176,9 @@ func (l *link) end(err error) error {
 	if err != nil {
 		err = l.abort(err)
 	} else if l.recvViews != nil {
-		l.unpack()
+		if uerr := l.unpack(); uerr != nil {
+			err = l.c.fail(l.name, noRank, noRank, uerr)
+		}
 	}
 	if l.persistent {
 		l.rewind()

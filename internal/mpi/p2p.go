@@ -37,7 +37,11 @@ func (c *Comm) Bsend(b elem.Buffer, dest, tag int) error {
 	if dest == ProcNull {
 		return nil
 	}
-	s.p2p.SendBuffered(b.Copy().Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig})
+	own, err := b.Copy()
+	if err != nil {
+		return c.fail("Bsend", dest, tag, err)
+	}
+	s.p2p.SendBuffered(own.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig})
 	t.end(opBsend, dest, tag, b.Size())
 	return nil
 }
@@ -61,7 +65,11 @@ func (c *Comm) SendrecvReplace(b elem.Buffer, dest, sendtag, source, recvtag int
 	if err := b.Type.Err; err != nil {
 		return Status{}, c.fail("SendrecvReplace", dest, sendtag, err)
 	}
-	return c.sendrecv(opSendrecvReplace, b.Copy(), dest, sendtag, b, source, recvtag)
+	own, err := b.Copy()
+	if err != nil {
+		return Status{}, c.fail("SendrecvReplace", dest, sendtag, err)
+	}
+	return c.sendrecv(opSendrecvReplace, own, dest, sendtag, b, source, recvtag)
 }
 
 // checkSend checks the arguments of a send of elements of type t, and returns the communicator's
@@ -119,7 +127,7 @@ func (c *Comm) send(op callName, b elem.Buffer, dest, tag int, mode engine.Mode)
 		began := s.began()
 		var p *bufcheck.Operation
 		if p, err = s.checkCall(op, b, noBuffer); err == nil {
-			err = endCall(s, p, s.p2p.Send(c.ctx, b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout}))
+			err = endCall(s, p, s.p2p.Send(c.ctx, b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Form: b.Type.Form}))
 		}
 		if began != 0 && err == nil {
 			s.recordCall(op, began, dest, tag, b.Size())
@@ -150,7 +158,7 @@ func (c *Comm) Recv(b elem.Buffer, source, tag int) (Status, error) {
 	if err != nil {
 		return Status{}, c.fail("Recv", source, tag, err)
 	}
-	st, err := s.p2p.Recv(c.ctx, b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Layout: b.Type.Layout})
+	st, err := s.p2p.Recv(c.ctx, b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Form: b.Type.Form})
 	if err = checkCount(st.Bytes, b.Type.Size, endCall(s, p, err)); err != nil {
 		return st, c.fail("Recv", source, tag, err)
 	}
@@ -185,10 +193,10 @@ func (c *Comm) sendrecv(op callName, send elem.Buffer, dest, sendtag int, recv e
 	}
 	var r engine.Request
 	if source != ProcNull {
-		r = s.p2p.Irecv(recv.Bytes(), engine.Env{Peer: source, Tag: recvtag, Sig: recv.Type.Sig, Layout: recv.Type.Layout, Attended: true})
+		r = s.p2p.Irecv(recv.Bytes(), engine.Env{Peer: source, Tag: recvtag, Sig: recv.Type.Sig, Form: recv.Type.Form, Attended: true})
 	}
 	if dest != ProcNull {
-		if serr := s.p2p.Send(c.ctx, send.Bytes(), engine.Env{Peer: dest, Tag: sendtag, Sig: send.Type.Sig, Layout: send.Type.Layout}); serr != nil {
+		if serr := s.p2p.Send(c.ctx, send.Bytes(), engine.Env{Peer: dest, Tag: sendtag, Sig: send.Type.Sig, Form: send.Type.Form}); serr != nil {
 			if source == ProcNull {
 				return Status{Source: source, Tag: recvtag, Cancelled: true}, c.fail(op.String(), dest, sendtag, unfinished(s, p, serr))
 			}

@@ -190,8 +190,7 @@ func (l *link) again() error {
 			l.requestArena(l.count)
 		}
 	}
-	l.pack()
-	return nil
+	return l.pack()
 }
 
 // publish starts a round in shared memory and returns true, if it need not wait for another rank.

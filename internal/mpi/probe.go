@@ -158,7 +158,7 @@ func (m *Message) Mrecv(b elem.Buffer) (Status, error) {
 		m.used.Store(false)
 		return Status{}, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
-	st, err := m.m.Irecv(b.Bytes(), b.Type.Layout, b.Type.Sig).Finish(m.c.ctx)
+	st, err := m.m.Irecv(b.Bytes(), b.Type.Form, b.Type.Sig).Finish(m.c.ctx)
 	if err = checkCount(st.Bytes, b.Type.Size, endCall(m.c.s, p, err)); err != nil {
 		return st, m.c.fail("Mrecv", m.st.Source, m.st.Tag, err)
 	}
@@ -181,7 +181,7 @@ func (m *Message) Imrecv(b elem.Buffer) Request {
 		m.used.Store(false)
 		return m.c.refused("Imrecv", m.st.Source, m.st.Tag, err)
 	}
-	r := m.m.Irecv(b.Bytes(), b.Type.Layout, b.Type.Sig)
+	r := m.m.Irecv(b.Bytes(), b.Type.Form, b.Type.Sig)
 	p.Received(r)
 	return m.c.withPending(p, r).startedRequest(r, opImrecv, m.st.Source, m.st.Tag, b.Type.Size)
 }

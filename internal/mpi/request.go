@@ -194,7 +194,7 @@ func (c *Comm) Irecv(b elem.Buffer, source, tag int) Request {
 	if err != nil {
 		return c.refused("Irecv", source, tag, err)
 	}
-	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Layout: b.Type.Layout})
+	r := s.p2p.Irecv(b.Bytes(), engine.Env{Peer: source, Tag: tag, Sig: b.Type.Sig, Form: b.Type.Form})
 	p.Received(r)
 	if began != 0 {
 		s.recordCall(opIrecv, began, source, tag, b.Size())
@@ -218,7 +218,7 @@ func (c *Comm) isend(op callName, b elem.Buffer, dest, tag int, mode engine.Mode
 	if err != nil {
 		return c.refused(op.String(), dest, tag, err)
 	}
-	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Layout: b.Type.Layout})
+	r := s.p2p.Isend(b.Bytes(), engine.Env{Peer: dest, Tag: tag, Sig: b.Type.Sig, Mode: mode, Form: b.Type.Form})
 	if began != 0 {
 		s.recordCall(op, began, dest, tag, b.Size())
 	}

@@ -31,7 +31,7 @@ func (p *Place) Target() int {
 func (x *Win) Attach(b elem.Buffer) (Region, error) {
 	err := x.live()
 	if err == nil {
-		err = b.Type.Err
+		err = b.Type.HostErr()
 	}
 	var r Region
 	if err == nil {
@@ -58,8 +58,8 @@ func (x *Win) access(a *rma.Access, p *Place, b elem.Buffer) (none bool, err err
 	if b.Type.Layout != nil {
 		n = elem.Whole(b.Size(), size)
 	}
-	if b.Type.Err != nil {
-		return false, b.Type.Err
+	if err := b.Type.HostErr(); err != nil {
+		return false, err
 	}
 	low, high := 0, n
 	disp := p.Disp
@@ -265,8 +265,8 @@ func (x *Win) exchange(a *rma.Access, p *Place, b, result elem.Buffer, op *Op) (
 	switch {
 	case a.Op == rma.NoOp:
 		return none, nil
-	case b.Type.Err != nil:
-		return false, b.Type.Err
+	case b.Type.HostErr() != nil:
+		return false, b.Type.HostErr()
 	case b.Size() != result.Size():
 		return false, fmt.Errorf("%w: buf has %d elements, result %d", ErrCount, elem.Whole(b.Size(), x.elem.Size), elem.Whole(result.Size(), x.elem.Size))
 	case b.Type.Layout == nil && result.Type.Layout == nil && elem.Overlap(b.Bytes(), result.Bytes()):

@@ -24,8 +24,8 @@ func (v *View) memoryOf(b elem.Buffer) (memory, error) {
 	switch {
 	case b.Type == nil:
 		return memory{}, elem.NoView.Type.Err
-	case b.Type.Err != nil:
-		return memory{}, b.Type.Err
+	case b.Type.HostErr() != nil:
+		return memory{}, b.Type.HostErr()
 	case b.Type.Go != v.typ.Go:
 		return memory{}, fmt.Errorf("%w: %v in memory, %v in the view", mpi.ErrType, b.Type.Go, v.typ.Go)
 	}
@@ -45,7 +45,7 @@ func (m *memory) load(v *View) {
 	src := m.buf.Bytes()
 	if m.buf.Type.Layout != nil {
 		src = make([]byte, m.buf.Size())
-		m.buf.Pack(src)
+		_ = m.buf.Pack(src) // cannot fail: it is host memory
 	}
 	m.converted = make([]byte, m.bytes)
 	v.converter.toFile(m.converted, src)
@@ -73,7 +73,7 @@ func (m *memory) store(v *View, n int64) {
 	}
 	packed := make([]byte, count*v.typ.Size)
 	v.converter.toMemory(packed, m.converted)
-	m.buf.Unpack(packed)
+	_ = m.buf.Unpack(packed) // as in load
 }
 
 // pack fills dst with the bytes from position p on.

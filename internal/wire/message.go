@@ -34,7 +34,8 @@ const (
 	MsgCTS
 	MsgData // a segment of the data for the receiver's request Handle; Addr is its offset in bytes
 	// The receiver no longer needs the sender's request Handle. The data describes an error of the
-	// receiver; empty: there is none.
+	// receiver; empty: there is none. Or the sender cannot send the rest of the data for the
+	// receiver's request Handle. Then the data describes the error.
 	MsgFin
 	MsgAck    // a receive has taken the MsgEagerSync of the sender's request Handle
 	MsgCredit // has no content except Credit, which may be 0

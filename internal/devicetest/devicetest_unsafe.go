@@ -1,0 +1,69 @@
+// Package devicetest has a device for tests, without hardware. Its memory is mapped without any access
+// (PROT_NONE), so that a program which reads or writes it directly gets SIGSEGV, as with the memory of a GPU.
+// The copier uses /proc/self/mem, which needs no permission of the mapping, because debuggers read and write
+// memory that way.
+package devicetest
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Device is the device. It is a comm.DeviceCopier.
+type Device struct {
+	mem *os.File
+	// Copies counts the copies.
+	Copies atomic.Int64
+	// If FailAt is not 0, each copy from the one with this number on fails.
+	FailAt atomic.Int64
+}
+
+// New returns a device.
+func New(t testing.TB) *Device {
+	t.Helper()
+	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return &Device{mem: f}
+}
+
+// Alloc allocates n bytes of the device's memory, and returns their address.
+func (d *Device) Alloc(t testing.TB, n int) uintptr {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, max(n, 1), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	return uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+}
+
+// ToHost implements comm.DeviceCopier.
+func (d *Device) ToHost(dst []byte, src uintptr) error {
+	if err := d.count(); err != nil {
+		return err
+	}
+	_, err := d.mem.ReadAt(dst, int64(src))
+	return err
+}
+
+// ToDevice implements comm.DeviceCopier.
+func (d *Device) ToDevice(dst uintptr, src []byte) error {
+	if err := d.count(); err != nil {
+		return err
+	}
+	_, err := d.mem.WriteAt(src, int64(dst))
+	return err
+}
+
+func (d *Device) count() error {
+	n := d.Copies.Add(1)
+	if at := d.FailAt.Load(); at > 0 && n >= at {
+		return fmt.Errorf("copy %d: the device has fallen off the bus", n)
+	}
+	return nil
+}

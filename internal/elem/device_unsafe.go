@@ -1,0 +1,113 @@
+package elem
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/weft-hpc/weft/internal/layout"
+)
+
+// ErrDevice: memory of a device could not be copied, or a call does not accept memory of a device.
+var ErrDevice = errors.New("device memory")
+
+// Copier copies between host memory and the memory of a device; comm.DeviceCopier documents its methods.
+type Copier interface {
+	ToHost(dst []byte, src uintptr) error
+	ToDevice(dst uintptr, src []byte) error
+}
+
+// Device stands for the memory of a device, which the processor cannot access. A slice of bytes with an
+// address of the device stands for a buffer there. Go code may calculate with the address and the length of
+// the slice, but must not read or write its bytes. Goroutines may share a Device.
+type Device struct {
+	kind    string // in libfabric's terms, such as "cuda"
+	ordinal int    // number of the device among those of its kind
+	copier  Copier
+	types   sync.Map // the *Type of elements in the memory of the device, by the *Type of the elements
+}
+
+var _ layout.Form = (*Device)(nil)
+
+// NewDevice returns a Device.
+func NewDevice(kind string, ordinal int, c Copier) *Device {
+	return &Device{kind: kind, ordinal: ordinal, copier: c}
+}
+
+// String returns the name of the device for errors, such as "cuda:0".
+func (d *Device) String() string { return fmt.Sprintf("%s:%d", d.kind, d.ordinal) }
+
+// ViewOn returns a Buffer for n elements of type T at an address of a device. If n is negative or the
+// address is 0, the Type of the Buffer has an error.
+//
+// Hot path: no allocation after the first call for a type T, except for an error.
+func ViewOn[T any](d *Device, addr uintptr, n int) Buffer {
+	t := Of[T]()
+	b := Buffer{Type: t}
+	switch {
+	case d == nil || d.copier == nil:
+		return b.broken(fmt.Errorf("%w: the device has no DeviceCopier; make it by NewDevice", ErrDevice))
+	case n < 0 || t.Size > 0 && n > int(^uint(0)>>1)/t.Size:
+		return b.broken(fmt.Errorf("%w: %d elements", ErrCount, n))
+	case addr == 0 && n > 0:
+		return b.broken(fmt.Errorf("%w: address 0 of %s", ErrDevice, d))
+	}
+	// The conversion is that of a word, because addr is no address of Go's memory, which go vet assumes
+	// of a conversion from uintptr.
+	return Buffer{*(**byte)(unsafe.Pointer(&addr)), n, d.of(t)}
+}
+
+// of returns the Type for elements of type t in the memory of the device.
+func (d *Device) of(t *Type) *Type {
+	if have, ok := d.types.Load(t); ok {
+		return have.(*Type)
+	}
+	derived := *t
+	derived.Form, derived.device, derived.of = d, d, t
+	have, _ := d.types.LoadOrStore(t, &derived)
+	return have.(*Type)
+}
+
+// HostErr returns the error of a call with a buffer of type t that must be host memory; nil: it is
+// host memory that can be sent.
+func (t *Type) HostErr() error {
+	if t.Err == nil && t.device != nil {
+		return fmt.Errorf("%w: the call needs host memory, and the view is in memory of %s", ErrDevice, t.device)
+	}
+	return t.Err
+}
+
+// Memory says which device it is, for a transport that registers memory of devices.
+func (d *Device) Memory() (kind string, ordinal int) { return d.kind, d.ordinal }
+
+// DataSize implements [layout.Form].
+func (d *Device) DataSize(buf []byte) int { return len(buf) }
+
+// Gather implements [layout.Form].
+func (d *Device) Gather(dst, buf []byte, from int) error {
+	n := min(len(dst), len(buf)-from)
+	if n <= 0 {
+		return nil
+	}
+	return d.failed("from", d.copier.ToHost(dst[:n], address(buf)+uintptr(from)))
+}
+
+// Scatter implements [layout.Form].
+func (d *Device) Scatter(buf, src []byte, from int) error {
+	n := min(len(src), len(buf)-from)
+	if n <= 0 {
+		return nil
+	}
+	return d.failed("to", d.copier.ToDevice(address(buf)+uintptr(from), src[:n]))
+}
+
+func address(buf []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(buf))) }
+
+// failed returns the error of a copy from or to the device.
+func (d *Device) failed(way string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: copy %s %s: %w", ErrDevice, way, d, err)
+}
