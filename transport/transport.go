@@ -132,8 +132,9 @@ type PinningDomain interface {
 type DeviceDomain interface {
 	// RegisterDevice makes memory of a device a memory region, as RegisterMemory does with host memory. mem
 	// has the address and the length of the memory; its bytes cannot be accessed. If Op.Region is a region of
-	// a device, Op.Data is a part of the region's mem, and may be the local buffer of a Read. If memory of
-	// that kind cannot be registered, RegisterDevice returns ErrNotSupported.
+	// a device, Op.Data is a part of the region's mem, and may be the local buffer of a Read. An access to a
+	// region of this rank itself returns ErrNotSupported. If memory of that kind cannot be registered,
+	// RegisterDevice returns ErrNotSupported.
 	RegisterDevice(mem []byte, dev DeviceMemory, access Access) (MemoryRegion, error)
 }
 

@@ -17,37 +17,46 @@ import (
 
 // Device is the device. It is a comm.DeviceCopier.
 type Device struct {
-	mem *os.File
 	// Copies counts the copies.
 	Copies atomic.Int64
 	// If FailAt is not 0, each copy from the one with this number on fails.
 	FailAt atomic.Int64
 }
 
+// memory is open as long as the process runs, so that tests which count descriptors find no new one.
+var memory, errMemory = os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+
 // New returns a device.
 func New(t testing.TB) *Device {
 	t.Helper()
-	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = f.Close() })
-	return &Device{mem: f}
+	require.NoError(t, errMemory)
+	return &Device{}
 }
 
 // Alloc allocates n bytes of the device's memory, and returns their address.
 func (d *Device) Alloc(t testing.TB, n int) uintptr {
 	t.Helper()
+	return Address(d.AllocBytes(t, n))
+}
+
+// AllocBytes is Alloc, and returns a slice that stands for the memory and must not be accessed.
+func (d *Device) AllocBytes(t testing.TB, n int) []byte {
+	t.Helper()
 	mem, err := unix.Mmap(-1, 0, max(n, 1), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = unix.Munmap(mem) })
-	return uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+	return mem
 }
+
+// Address returns the address of the first byte of mem.
+func Address(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }
 
 // ToHost implements comm.DeviceCopier.
 func (d *Device) ToHost(dst []byte, src uintptr) error {
 	if err := d.count(); err != nil {
 		return err
 	}
-	_, err := d.mem.ReadAt(dst, int64(src))
+	_, err := memory.ReadAt(dst, int64(src))
 	return err
 }
 
@@ -56,7 +65,7 @@ func (d *Device) ToDevice(dst uintptr, src []byte) error {
 	if err := d.count(); err != nil {
 		return err
 	}
-	_, err := d.mem.WriteAt(src, int64(dst))
+	_, err := memory.WriteAt(src, int64(dst))
 	return err
 }
 

@@ -3,6 +3,7 @@
 package mpi_test
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/weft-hpc/weft/comm/commtest"
@@ -37,15 +38,19 @@ func addLibfabric() {
 			opts: []commtest.Option{commtest.WithParam("transport.libfabric.provider", prov)},
 		})
 	}
-	// The manners of providers that need an adapter. A rank with several NICs divides transfers among them.
-	for _, manner := range []string{"verbs", "efa,nics=2", "cxi", "psm"} {
-		fabrics = append(fabrics, fabric{
-			name: libfabrictest.Name + "," + manner,
-			open: func() transport.Provider { return libfabrictest.WithScript(libfabric.New(), manner) },
-			opts: []commtest.Option{
-				commtest.WithParam("transport.libfabric.provider", libfabrictest.Name),
-				commtest.WithParam("transport.libfabric.nics", "2"), commtest.WithParam("transport.libfabric.stripe_min", "1k"),
-			},
-		})
+	fabrics = append(fabrics, manner("verbs", false), manner("efa,nics=2", true), manner("cxi", true), manner("psm", false))
+}
+
+// manner returns testprov in the manner of a provider that needs an adapter. A rank with several NICs divides
+// transfers among them. With hmem, ranks read and write memory of devices (FI_HMEM).
+func manner(script string, hmem bool) fabric {
+	return fabric{
+		name: libfabrictest.Name + "," + script,
+		open: func() transport.Provider { return libfabrictest.WithScript(libfabric.New(), script) },
+		opts: []commtest.Option{
+			commtest.WithParam("transport.libfabric.provider", libfabrictest.Name),
+			commtest.WithParam("transport.libfabric.nics", "2"), commtest.WithParam("transport.libfabric.stripe_min", "1k"),
+			commtest.WithParam("transport.libfabric.hmem", fmt.Sprint(hmem)),
+		},
 	}
 }

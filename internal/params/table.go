@@ -22,6 +22,8 @@ var Table = []Param{
 		Help: "number of adapters or interfaces that a rank uses at once for large transfers, at most 8; 0: all that the job names, else as many adapters as each rank of the host can have for itself, at least one"},
 	{Key: "transport.libfabric.stripe_min", Kind: Bytes, Default: "64k", Unit: "bytes",
 		Help: "smallest transfer that is divided among several adapters or interfaces; all ranks should have the same value"},
+	{Key: "transport.libfabric.hmem", Kind: Bool, Default: "false",
+		Help: "require a libfabric provider that reads and writes memory of devices (FI_HMEM); otherwise messages with such memory are copied through the host's"},
 	{Key: "transport.libfabric.keep_registered", Kind: Bytes, Default: "256m", Unit: "bytes",
 		Help: "libfabric keeps up to 128 buffers of Go's heap, of together up to this size, registered after a transfer if the program uses them again; until others replace them, the garbage collector does not free them; 0: none"},
 	{Key: "engine.poll", Kind: Duration, Default: "5us",

@@ -30,6 +30,7 @@ type hints struct {
 	// source is the address of this rank's listener, for providers for which [takesListenerAddr]
 	// returns true. It is zero if the rank has no listener.
 	source  netip.AddrPort
+	hmem    bool // the rank uses memory of devices (FI_HMEM)
 	oneHost bool // whether all ranks run on this host
 	turn    int  // number of the rank among those of this host
 	sharers int  // number of ranks on this host; 0: unknown
@@ -56,7 +57,7 @@ var capabilitySets = []fi.Caps{
 // FI_MR_LOCAL only if it finds no provider without it. modes are the bits of fi_info.mode that this
 // package supports. The names of hook providers begin with hookPrefix.
 const (
-	mrModes    = fi.MRVirtAddr | fi.MRAllocated | fi.MRProvKey | fi.MREndpoint
+	mrModes    = fi.MRVirtAddr | fi.MRAllocated | fi.MRProvKey | fi.MREndpoint | fi.MRHMEM
 	modes      = fi.ModeContext | fi.ModeContext2
 	hookPrefix = "ofi_hook_"
 )
@@ -125,6 +126,11 @@ func (h *hints) chooseOne() ([]*fi.Info, error) {
 // registration modes.
 func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	info := fi.NewInfo()
+	if h.hmem {
+		caps |= fi.CapHMEM
+	} else {
+		mr &^= fi.MRHMEM
+	}
 	info.Caps, info.Mode = caps, modes
 	info.Fabric.ProvName = h.provider
 	info.EP.Type = fi.EPRDM
@@ -348,6 +354,9 @@ func (h *hints) noProvider() error {
 	}
 	if h.iface != "" {
 		what += fmt.Sprintf(" on %q", h.iface)
+	}
+	if h.hmem {
+		what += " with memory of devices (FI_HMEM)"
 	}
 	if h.provider != "" {
 		if reasons := h.unsuitable(); len(reasons) > 0 {

@@ -186,6 +186,9 @@ func newDomain(cfg transport.Config, infos []*fi.Info) *domain {
 	if mr&transport.MRAllocated != 0 && info.Domain.Threading == fi.ThreadSafe {
 		caps |= transport.CapPin
 	}
+	if caps.Has(transport.CapRead) && info.Caps&fi.CapHMEM != 0 {
+		caps |= transport.CapDevice
+	}
 	progress := transport.ProgressManual
 	if info.Domain.DataProgress == fi.ProgressAuto {
 		progress = transport.ProgressAuto

@@ -116,6 +116,7 @@ func (x *explanation) memory() {
 		{fi.MRAllocated, "memory is registered when it is allocated, and stays so until the registration ends"},
 		{fi.MRProvKey, "the provider chooses the keys"},
 		{fi.MREndpoint, "each region is bound to the endpoint"},
+		{fi.MRHMEM, "memory of devices is registered at both sides of a message"},
 	} {
 		if i.Domain.MRMode&m.bit != 0 {
 			x.add(topic, m.bit.String(), m.use)
@@ -127,6 +128,11 @@ func (x *explanation) memory() {
 	}
 	if i.Domain.MRMode&fi.MRProvKey == 0 {
 		x.add("keys", fmt.Sprintf("%d bytes", i.Domain.MRKeySize), "weft chooses random keys")
+	}
+	if x.d.attr.Caps.Has(transport.CapDevice) {
+		x.add("devices", "FI_HMEM", "the receiver of a long message reads and writes memory of devices; short ones are copied to host memory")
+	} else {
+		x.add("devices", "none", "messages with memory of devices are copied to host memory; transport.libfabric.hmem asks for FI_HMEM")
 	}
 }
 
@@ -233,6 +239,9 @@ func (h *hints) reason(i *fi.Info) string {
 	}
 	if more := i.Mode &^ modes; more != 0 {
 		reasons = append(reasons, fmt.Sprintf("it requires mode %v", more))
+	}
+	if h.hmem && i.Caps&fi.CapHMEM == 0 {
+		reasons = append(reasons, "it has no memory of devices (FI_HMEM)")
 	}
 	if more := i.Domain.MRMode &^ (mrModes | fi.MRLocal); more != 0 {
 		reasons = append(reasons, fmt.Sprintf("it requires mr_mode %v", more))

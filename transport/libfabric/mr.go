@@ -31,7 +31,9 @@ type region struct {
 	// base is the address by which peers access the first byte: its virtual address under
 	// MRVirtAddr, else 0. If buf is empty, base is 0.
 	base   uint64
-	buf    []byte
+	buf    []byte // memory of a device, which must not be accessed, if iface is not fi.HMEMSystem
+	iface  fi.HMEMIface
+	device int // number of the device among those of iface
 	access transport.Access
 	open   bool // RegisterMemory has returned the region, and it is not closed
 	pin    runtime.Pinner
@@ -93,16 +95,49 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 			return r, nil
 		}
 	}
-	r := t.take(d)
-	err := t.enter(r, buf, access)
-	for errors.Is(err, fi.ErrNoMemory) && t.kept.dropOldest() {
-		r = t.take(d)
-		err = t.enter(r, buf, access)
-	}
+	r, err := t.new(d, buf, access, fi.HMEMSystem, 0)
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
 	}
 	return r, nil
+}
+
+// interfaces are the kinds of devices that libfabric knows, by their names in transport.DeviceMemory.
+var interfaces = map[string]fi.HMEMIface{
+	"cuda": fi.HMEMCUDA, "rocr": fi.HMEMROCR, "ze": fi.HMEMZE, "neuron": fi.HMEMNeuron, "synapseai": fi.HMEMSynapseAI,
+}
+
+// RegisterDevice implements [transport.DeviceDomain] (fi_mr_regattr). Its registrations are not kept, because
+// the program may free the memory, and the same addresses then stand for other memory.
+func (d *domain) RegisterDevice(mem []byte, dev transport.DeviceMemory, access transport.Access) (transport.MemoryRegion, error) {
+	t := &d.mrs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	iface, ok := interfaces[dev.Kind]
+	if !ok {
+		return nil, fmt.Errorf("%s on %s: %w: libfabric knows no devices of the kind %q", d.attr.Provider, d.attr.Name, transport.ErrNotSupported, dev.Kind)
+	}
+	r, err := t.new(d, mem, access&^transport.MayKeep, iface, dev.Ordinal)
+	if errors.Is(err, fi.ErrNotSupported) {
+		err = fmt.Errorf("%w: %w", transport.ErrNotSupported, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s on %s: memory of %s:%d: %w", d.attr.Provider, d.attr.Name, dev.Kind, dev.Ordinal, err)
+	}
+	return r, nil
+}
+
+// new returns a region of buf with a registration of its own. If the provider has no room, new ends
+// registrations that are kept. The caller holds mu, which new releases during calls of libfabric.
+func (t *regions) new(d *domain, buf []byte, access transport.Access, iface fi.HMEMIface, device int) (*region, error) {
+	for {
+		r := t.take(d)
+		r.iface, r.device = iface, device
+		err := t.enter(r, buf, access)
+		if err == nil || !errors.Is(err, fi.ErrNoMemory) || !t.kept.dropOldest() {
+			return r, err
+		}
+	}
 }
 
 // take returns a region that is not open.
@@ -112,6 +147,7 @@ func (t *regions) take(d *domain) *region {
 		return &region{d: d}
 	}
 	t.free, r.next = r.next, nil
+	r.iface, r.device = fi.HMEMSystem, 0
 	return r
 }
 
@@ -143,7 +179,7 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 		t.byKey = make(map[uint64]*region)
 	}
 	if len(buf) > 0 {
-		r.pin.Pin(&buf[0])
+		r.pin.Pin(&buf[0]) // without effect on memory of a device
 	}
 	for try := 0; ; try++ {
 		key, err := t.newKey(d.keySize)
@@ -182,11 +218,11 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 // divided, in the others. After an error it is registered in none.
 func (r *region) registerAt(at uintptr, n int, access fi.Access, key uint64) (e fi.Errno) {
 	d := r.d
-	if r.fi, e = d.raw.Register(at, n, access, key); e != 0 || n < d.stripeMin {
+	if r.fi, e = d.raw.RegisterDevice(at, n, access, key, r.iface, r.device); e != 0 || n < d.stripeMin {
 		return e
 	}
 	for _, l := range d.lanes[1:] {
-		m, e := l.raw.Register(at, n, access, key)
+		m, e := l.raw.RegisterDevice(at, n, access, key, r.iface, r.device)
 		if e != 0 {
 			_ = r.closeAll() // if that fails, enter keeps what is registered
 			return e
@@ -326,8 +362,8 @@ func (t *regions) release() {
 }
 
 // find returns the n bytes at remote address addr of this process's open region with this key. It
-// returns ErrKey if there is no such region, ErrAccess if the region does not permit want, and
-// ErrBounds if the bytes do not all lie in the region.
+// returns ErrKey if there is no such region, ErrAccess if the region does not permit want,
+// ErrBounds if the bytes do not all lie in the region, and ErrNotSupported if they are memory of a device.
 func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,6 +374,9 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 	if r.access&want != want {
 		return nil, transport.ErrAccess
 	}
+	if r.iface != fi.HMEMSystem {
+		return nil, transport.ErrNotSupported
+	}
 	off := addr - r.base // if addr is below r.base, off wraps round to a value above size
 	if size := uint64(len(r.buf)); off > size || n > size-off {
 		return nil, transport.ErrBounds
@@ -347,10 +386,10 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 
 var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
 
-// checkLocal returns errRegion if the domain has FI_MR_LOCAL and op.Region is not an open region of d that
-// contains op.Data.
+// checkLocal returns errRegion if the domain has FI_MR_LOCAL, or FI_MR_HMEM and op has a region, and op.Region
+// is not an open region of d that contains op.Data.
 func (d *domain) checkLocal(op *transport.Op) error {
-	if d.mrMode&fi.MRLocal == 0 {
+	if d.mrMode&fi.MRLocal == 0 && (d.mrMode&fi.MRHMEM == 0 || op.Region == nil) {
 		return nil
 	}
 	r, ok := op.Region.(*region)
@@ -365,11 +404,11 @@ func (d *domain) checkLocal(op *transport.Op) error {
 	return nil
 }
 
-// local returns the descriptor of op.Data in the lane with index k if the domain has FI_MR_LOCAL, else a
-// zero Desc. checkLocal has accepted op.
+// local returns the descriptor of op.Data in the lane with index k if the domain has FI_MR_LOCAL, or FI_MR_HMEM
+// and op has a region; else a zero Desc. checkLocal has accepted op.
 func (d *domain) local(op *transport.Op, k int) fi.Desc {
 	switch {
-	case d.mrMode&fi.MRLocal == 0:
+	case d.mrMode&(fi.MRLocal|fi.MRHMEM) == 0 || op.Region == nil:
 		return fi.Desc{}
 	case k == 0:
 		return op.Region.(*region).fi.Desc

@@ -61,6 +61,7 @@ func hintsOf(cfg transport.Config) *hints {
 		provider: cfg.Params.String("transport.libfabric.provider"),
 		ifaces:   cfg.Params.List("transport.libfabric.interface"),
 		nics:     cfg.Params.Int("transport.libfabric.nics"),
+		hmem:     cfg.Params.Bool("transport.libfabric.hmem"),
 		oneHost:  cfg.OneHost, turn: cfg.HostRank, sharers: cfg.HostSize,
 	}
 }

@@ -20,6 +20,7 @@ var rmaCases = []testCase{
 	{name: "refused writes", needs: transport.CapWrite | capReach, run: func(w *world) { testRefused(w, transport.RemoteWrite) }},
 	{name: "region closed under reads", needs: transport.CapRead | capReach, run: testCloseUnderReads},
 	{name: "region closed under writes", needs: transport.CapWrite | capReach, run: testCloseUnderWrites},
+	{name: "memory of devices", needs: transport.CapDevice, minRanks: 2, run: testDevices},
 	{name: "regions that RMA reaches", needs: transport.CapRead | transport.CapWrite, run: testReach},
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -74,6 +75,9 @@ func WithRanks(n ...int) Option { return func(s *suite) { s.ranks = n } }
 // reason.
 func Except(name, reason string) Option { return func(s *suite) { s.except[name] = reason } }
 
+// Only makes Run run just the test cases with these names.
+func Only(names ...string) Option { return func(s *suite) { s.only = names } }
+
 // timeout bounds each wait of a rank: if a rank gets no completion for that long, the test case
 // fails.
 const timeout = 10 * time.Second
@@ -82,6 +86,7 @@ type suite struct {
 	open    Opener
 	ranks   []int
 	except  map[string]string
+	only    []string // nil: all
 	missing []string // the cases that did not run: lines of the table
 }
 
@@ -111,6 +116,9 @@ func Run(t *testing.T, open Opener, opts ...Option) {
 	startRuntime(t)
 	attr := s.attributes(t)
 	for _, c := range cases() {
+		if s.only != nil && !slices.Contains(s.only, c.name) {
+			continue
+		}
 		if reason, ok := s.except[c.name]; ok {
 			s.missing = append(s.missing, c.name+"\texcluded: "+reason)
 			continue
@@ -229,6 +237,7 @@ func capNames(c transport.Caps) string {
 		{transport.CapSymmetric, "CapSymmetric"},
 		{transport.CapDisconnect, "CapDisconnect"},
 		{transport.CapBatch, "CapBatch"}, {transport.CapFlush, "CapFlush"}, {transport.CapKeyCheck, "CapKeyCheck"}, {transport.CapPin, "CapPin"},
+		{transport.CapDevice, "CapDevice"},
 		{capReach, "access to all regions"},
 	} {
 		if c.Has(e.bit) {

@@ -259,7 +259,14 @@ func (r *Raw) SetMinMultiRecv(n int) Errno {
 // Register registers n bytes at buf (fi_mr_reg), which must stay valid until the region is closed.
 // The region's key is key, unless the provider chooses keys (FI_MR_PROV_KEY).
 func (r *Raw) Register(buf uintptr, n int, access Access, key uint64) (RawRegion, Errno) {
-	m := C.weft_raw_mr_reg(r.domain, r.bindMR, C.uintptr_t(buf), C.size_t(n), C.uint64_t(access), C.uint64_t(key))
+	return r.RegisterDevice(buf, n, access, key, HMEMSystem, 0)
+}
+
+// RegisterDevice is Register for memory of a device (fi_mr_regattr): iface is the kind of the device, and
+// device its number.
+func (r *Raw) RegisterDevice(buf uintptr, n int, access Access, key uint64, iface HMEMIface, device int) (RawRegion, Errno) {
+	m := C.weft_raw_mr_reg(r.domain, r.bindMR, C.uintptr_t(buf), C.size_t(n), C.uint64_t(access), C.uint64_t(key),
+		C.int(iface), C.int64_t(device))
 	if m.error != 0 {
 		return RawRegion{}, Errno(m.error)
 	}

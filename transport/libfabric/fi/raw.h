@@ -5,6 +5,7 @@
 #define WEFT_FI_RAW_H
 
 #include "shim.h"
+#include "shim_mr.h"
 
 // A receive to be posted.
 struct weft_raw_post {
@@ -195,15 +196,27 @@ weft_raw_trywait(uintptr_t fabric, uintptr_t cq)
 	return fi_trywait((struct fid_fabric *) fabric, fids, 1);
 }
 
-// Registers memory. If ep is not 0, binds the region to that endpoint and enables it.
+// Registers memory of the host, or of a device if iface is not FI_HMEM_SYSTEM. If ep is not 0, binds the
+// region to that endpoint and enables it.
 static inline struct weft_raw_mr
-weft_raw_mr_reg(uintptr_t domain, uintptr_t ep, uintptr_t buf, size_t len, uint64_t access, uint64_t key)
+weft_raw_mr_reg(uintptr_t domain, uintptr_t ep, uintptr_t buf, size_t len, uint64_t access, uint64_t key,
+		int iface, int64_t device)
 {
 	struct weft_raw_mr out = {0};
 	struct fid_mr *mr = NULL;
 	int rc;
 
-	rc = fi_mr_reg((struct fid_domain *) domain, (const void *) buf, len, access, 0, key, 0, &mr, NULL);
+	if (iface == FI_HMEM_SYSTEM) {
+		rc = fi_mr_reg((struct fid_domain *) domain, (const void *) buf, len, access, 0, key, 0, &mr, NULL);
+	} else {
+		const struct iovec iov = {(void *) buf, len};
+		const struct weft_mr_attr attr = {
+			.iov = (uintptr_t) &iov, .iov_count = 1, .access = access, .requested_key = key,
+			.iface = iface, .device = device,
+		};
+
+		rc = weft_mr_regattr((struct fid_domain *) domain, &attr, 0, &mr);
+	}
 	if (!rc && ep) {
 		rc = fi_mr_bind(mr, &((struct fid_ep *) ep)->fid, 0);
 		if (!rc)

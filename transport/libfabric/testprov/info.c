@@ -4,7 +4,7 @@
 #define PRIMARY                                                                                   \
 	(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_RECV | FI_READ | FI_WRITE |       \
 	 FI_REMOTE_READ | FI_REMOTE_WRITE | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE |        \
-	 FI_RMA_EVENT)
+	 FI_RMA_EVENT | FI_HMEM)
 
 /* The capabilities that a domain or an endpoint has: those of the hints if there are any, with what
  * they imply, else all. */
@@ -13,7 +13,7 @@ static uint64_t capabilities(const struct tp_manner *m, const struct fi_info *hi
 	uint64_t caps = hints ? hints->caps & PRIMARY : 0;
 
 	if (!caps)
-		return m->caps;
+		return m->caps & ~FI_HMEM; /* only for callers that ask for it */
 	if (caps & (FI_MSG | FI_TAGGED) && !(caps & (FI_SEND | FI_RECV)))
 		caps |= FI_SEND | FI_RECV;
 	if (caps & (FI_RMA | FI_ATOMIC) && !(caps & (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)))
@@ -50,6 +50,8 @@ static bool meets(const struct tp_manner *m, const struct fi_info *h, uint32_t v
 	const uint64_t known = m->caps;
 
 	if (h->caps & ~known)
+		return false;
+	if (h->caps & FI_HMEM && !(h->domain_attr && h->domain_attr->mr_mode & FI_MR_HMEM))
 		return false;
 	if (m->mode & ~h->mode)
 		return false;
@@ -147,6 +149,8 @@ static struct fi_info *offer(const struct tp_script *s, long nic, const struct f
 	i->fabric_attr->name = strdup(TP_NAME);
 	i->fabric_attr->prov_version = tp_provider.version;
 	fill_domain(i->domain_attr, m, nic, h ? h->domain_attr : NULL);
+	if (i->caps & FI_HMEM)
+		i->domain_attr->mr_mode |= FI_MR_HMEM;
 	i->ep_attr->type = FI_EP_RDM;
 	i->ep_attr->protocol = m->protocol;
 	i->ep_attr->protocol_version = 1;

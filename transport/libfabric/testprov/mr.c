@@ -37,21 +37,21 @@ static struct tp_mr *by_key(struct tp_domain *d, uint64_t key)
 }
 
 /* Checks the descriptors of local memory that an operation uses. They must be those of regions that
- * have the memory and permit the access, if the domain has FI_MR_LOCAL. */
+ * have the memory and permit the access, if the domain has FI_MR_LOCAL, or if the memory is that of a
+ * device. A descriptor of FI_HMEM_SYSTEM does not do for memory of a device. */
 int tp_mr_local(struct tp_domain *d, const struct iovec *iov, void **desc, size_t count, uint64_t access)
 {
-	if (!(mode(d) & FI_MR_LOCAL))
-		return 0;
 	for (size_t i = 0; i < count; i++) {
+		const bool device = tp_device_has(iov[i].iov_base, iov[i].iov_len);
 		struct tp_mr *mr = NULL;
 		bool within = false;
 
-		if (!iov[i].iov_len)
+		if (!iov[i].iov_len || !(device || mode(d) & FI_MR_LOCAL))
 			continue;
 		tp_list_each(&d->regions, struct tp_mr, r)
 			if (desc && desc[i] == r)
 				mr = r;
-		if (!mr || (mr->access & access) != access)
+		if (!mr || (mr->access & access) != access || device != (mr->iface != FI_HMEM_SYSTEM))
 			return -FI_EINVAL;
 		for (size_t k = 0; k < mr->count; k++) {
 			uintptr_t off = (uintptr_t) iov[i].iov_base - (uintptr_t) mr->iov[k].iov_base;
@@ -151,6 +151,8 @@ static int mr_close(struct fid *fid)
 		mr->cntr->refs--;
 	d->refs--;
 	tp_unlock(d);
+	if (mr->iface != FI_HMEM_SYSTEM)
+		tp_device_remove(mr->iov, mr->count);
 	free(mr);
 	return 0;
 }
@@ -187,8 +189,9 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 
 	if (fid->fclass != FI_CLASS_DOMAIN || flags & ~FI_RMA_EVENT || !attr->iov_count || attr->iov_count > TP_IOV_MAX)
 		return -FI_EINVAL;
-	if (attr->iface != FI_HMEM_SYSTEM)
-		return -FI_ENOSYS;
+	rc = tp_device_check(d, attr);
+	if (rc)
+		return rc;
 	if (mode(d) & FI_MR_ALLOCATED)
 		for (size_t i = 0; i < attr->iov_count; i++)
 			if (!mapped(attr->mr_iov[i].iov_base, attr->mr_iov[i].iov_len))
@@ -208,6 +211,13 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 	r->iface = attr->iface;
 	r->enabled = !(mode(d) & (FI_MR_ENDPOINT | FI_MR_RMA_EVENT));
 	r->fid.mem_desc = r;
+	if (r->iface != FI_HMEM_SYSTEM) {
+		rc = tp_device_add(r->iov, r->count);
+		if (rc) {
+			free(r);
+			return rc;
+		}
+	}
 	tp_lock(d);
 	rc = choose_key(d, attr->requested_key, &r->fid.key);
 	if (!rc) {
@@ -216,6 +226,8 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 	}
 	tp_unlock(d);
 	if (rc) {
+		if (r->iface != FI_HMEM_SYSTEM)
+			tp_device_remove(r->iov, r->count);
 		free(r);
 		return rc;
 	}

@@ -21,7 +21,9 @@ static void copy(const struct iovec *iov, size_t count, size_t at, uint8_t *data
 			continue;
 		}
 		n = n - at < len ? n - at : len;
-		if (in)
+		if (tp_device_has((char *) iov[i].iov_base + at, n))
+			tp_device_copy((char *) iov[i].iov_base + at, data, n, in);
+		else if (in)
 			memcpy((char *) iov[i].iov_base + at, data, n);
 		else
 			memcpy(data, (char *) iov[i].iov_base + at, n);
@@ -107,13 +109,16 @@ static ssize_t find_target(struct tp_request *r, struct tp_conn **c)
 }
 
 /* Makes what the connection sends for r: a header, the remote segments and the operands in front of
- * the data, and the data, which is copied now if it is injected and otherwise when it is sent. */
+ * the data, and the data, which is copied now if it is injected or memory of a device, and otherwise when
+ * it is sent. */
 static struct tp_out *make_out(const struct tp_request *r, size_t len)
 {
 	struct tp_out *out = calloc(1, sizeof *out);
 	const size_t remote = r->remotes * sizeof *r->remote;
-	const bool copied = r->inject || r->flags & FI_INJECT;
+	bool copied = r->inject || r->flags & FI_INJECT;
 
+	for (size_t i = 0; i < r->count && !copied; i++)
+		copied = tp_device_has(r->iov[i].iov_base, r->iov[i].iov_len);
 	if (!out)
 		return NULL;
 	out->copied = remote + r->head_len + (copied ? len : 0);

@@ -6,7 +6,7 @@
 #define ALL_CAPS                                                                                   \
 	(FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_RECV | FI_READ | FI_WRITE |        \
 	 FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE |         \
-	 FI_LOCAL_COMM | FI_RMA_EVENT)
+	 FI_LOCAL_COMM | FI_RMA_EVENT | FI_HMEM)
 
 /* The first address format that belongs to no other provider. */
 #define FORMAT_RAW (FI_PROV_SPECIFIC | 0x77)
@@ -79,6 +79,14 @@ struct setting {
 	size_t size;
 };
 
+/* Settings that give a manner capabilities, or take them away. */
+static const struct {
+	const char *name;
+	uint64_t caps;
+} abilities[] = {
+	{"multi", FI_MULTI_RECV}, {"msg", FI_MSG}, {"rma", FI_RMA | FI_ATOMIC}, {"hmem", FI_HMEM},
+};
+
 static int set(struct tp_script *s, const char *name, const char *value)
 {
 	const struct setting settings[] = {
@@ -122,10 +130,10 @@ static int set(struct tp_script *s, const char *name, const char *value)
 		s->m.progress = n ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
 		return 0;
 	}
-	if (!strcmp(name, "multi") || !strcmp(name, "msg") || !strcmp(name, "rma")) {
-		uint64_t caps = *name == 'r' ? FI_RMA | FI_ATOMIC : name[1] == 'u' ? FI_MULTI_RECV : FI_MSG;
-
-		s->m.caps = n ? s->m.caps | caps : s->m.caps & ~caps;
+	for (size_t i = 0; i < count_of(abilities); i++) {
+		if (strcmp(name, abilities[i].name))
+			continue;
+		s->m.caps = n ? s->m.caps | abilities[i].caps : s->m.caps & ~abilities[i].caps;
 		return 0;
 	}
 	return -FI_EINVAL;

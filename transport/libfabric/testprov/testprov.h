@@ -400,6 +400,13 @@ void tp_timer(struct tp_domain *d);
 int tp_thread_start(struct tp_domain *d);
 void tp_thread_stop(struct tp_domain *d);
 
+/* device.c */
+int tp_device_check(const struct tp_domain *d, const struct fi_mr_attr *attr);
+int tp_device_add(const struct iovec *iov, size_t count);
+void tp_device_remove(const struct iovec *iov, size_t count);
+bool tp_device_has(const void *at, size_t len);
+void tp_device_copy(void *at, void *data, size_t len, bool in);
+
 /* nic.c */
 enum { TP_NICS = 8 };
 struct fid_nic *tp_nic_new(long number);

@@ -1,0 +1,63 @@
+//go:build libfabric
+
+package libfabric
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/devicetest"
+	"github.com/weft-hpc/weft/internal/params"
+	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
+	"github.com/weft-hpc/weft/transport/transporttest"
+)
+
+// withHMEM returns the provider of this package over a libfabric provider that must have FI_HMEM.
+func withHMEM(t testing.TB, prov string) transport.Provider {
+	t.Helper()
+	set := &params.Set{}
+	require.NoError(t, set.Set("transport.libfabric.provider", prov, params.FromFlag))
+	require.NoError(t, set.Set("transport.libfabric.hmem", "true", params.FromFlag))
+	return withParams{New(), set}
+}
+
+// TestConformanceDevices runs conformance tests of RMA with FI_HMEM.
+func TestConformanceDevices(t *testing.T) {
+	for _, script := range []string{"plain", "verbs", "efa,late=100", "cxi,eagain=30", "cxi,nics=2", "psm"} {
+		t.Run(script, func(t *testing.T) {
+			transporttest.Run(t, transporttest.OpenWith(func(t testing.TB) (transport.Provider, func(int)) {
+				t.Helper()
+				return libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), script), nil
+			}), transporttest.WithRanks(2, 3), transporttest.Only("memory of devices", "read", "write"))
+		})
+	}
+}
+
+// TestDevicesRefused checks the errors if memory of a device cannot be registered.
+func TestDevicesRefused(t *testing.T) {
+	mem := devicetest.New(t).AllocBytes(t, 100)
+	n := openNode(t, libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), "cxi"), config(0, 1))
+	for _, dev := range []transport.DeviceMemory{{Kind: "ze"}, {Kind: "abacus"}} {
+		_, err := n.dom.RegisterDevice(mem, dev, transport.RemoteRead)
+		require.ErrorIs(t, err, transport.ErrNotSupported)
+		require.ErrorContains(t, err, "libfabric testprov on cxi: ")
+	}
+	_, err := n.dom.RegisterDevice(mem, transport.DeviceMemory{Kind: "cuda", Ordinal: 99}, transport.RemoteRead)
+	require.ErrorContains(t, err, "libfabric testprov on cxi: memory of cuda:99: Invalid argument")
+
+	// The struct of a region that was refused serves for host memory.
+	mr, err := n.dom.RegisterMemory(make([]byte, 100), transport.RemoteRead)
+	require.NoError(t, err)
+	require.NoError(t, mr.Close())
+
+	_, err = libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), "cxi,hmem=0").Open(config(0, 1))
+	require.ErrorContains(t, err, `no provider "testprov" with memory of devices (FI_HMEM)`)
+	require.ErrorContains(t, err, "testprov on cxi: it has no memory of devices (FI_HMEM)")
+	_, err = withHMEM(t, "udp;ofi_rxd").Open(config(0, 1))
+	require.ErrorContains(t, err, `no provider "udp;ofi_rxd" with memory of devices (FI_HMEM)`)
+
+	without := openNode(t, withScript(t, "cxi"), config(0, 1))
+	require.False(t, without.dom.Attr().Caps.Has(transport.CapDevice))
+}
