@@ -1,0 +1,144 @@
+// CUDA's driver interface, as far as this package needs it. The names, types and values are those of cuda.h,
+// which need not be installed. The library is loaded by dlopen(3).
+
+#ifndef WEFT_CUDA_DRIVER_H
+#define WEFT_CUDA_DRIVER_H
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef int CUresult;			   // 0: CUDA_SUCCESS
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+
+enum { CU_STREAM_NON_BLOCKING = 1 };
+
+static struct {
+	CUresult (*init)(unsigned int flags);
+	CUresult (*count)(int *count);
+	CUresult (*get)(CUdevice *device, int ordinal);
+	CUresult (*retain)(CUcontext *ctx, CUdevice device);
+	CUresult (*push)(CUcontext ctx);
+	CUresult (*pop)(CUcontext *ctx);
+	CUresult (*alloc)(CUdeviceptr *at, size_t n);
+	CUresult (*free)(CUdeviceptr at);
+	CUresult (*stream)(CUstream *stream, unsigned int flags);
+	CUresult (*wait)(CUstream stream);
+	CUresult (*to_host)(void *to, CUdeviceptr from, size_t n, CUstream stream);
+	CUresult (*to_device)(CUdeviceptr to, const void *from, size_t n, CUstream stream);
+	CUresult (*name)(CUresult result, const char **name);
+	CUresult (*text)(CUresult result, const char **text);
+} weft_cuda;
+
+// Loads the library. It returns NULL, or what is missing.
+static inline const char *weft_cuda_load(void)
+{
+	static const struct {
+		const char *name;
+		void *at;
+	} functions[] = {
+		{"cuInit", &weft_cuda.init}, {"cuDeviceGetCount", &weft_cuda.count}, {"cuDeviceGet", &weft_cuda.get},
+		{"cuDevicePrimaryCtxRetain", &weft_cuda.retain}, {"cuCtxPushCurrent_v2", &weft_cuda.push},
+		{"cuCtxPopCurrent_v2", &weft_cuda.pop}, {"cuMemAlloc_v2", &weft_cuda.alloc}, {"cuMemFree_v2", &weft_cuda.free},
+		{"cuStreamCreate", &weft_cuda.stream}, {"cuStreamSynchronize", &weft_cuda.wait},
+		{"cuMemcpyDtoHAsync_v2", &weft_cuda.to_host}, {"cuMemcpyHtoDAsync_v2", &weft_cuda.to_device},
+		{"cuGetErrorName", &weft_cuda.name}, {"cuGetErrorString", &weft_cuda.text},
+	};
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (!library)
+		return dlerror();
+	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+		void *f = dlsym(library, functions[i].name);
+
+		if (!f)
+			return dlerror();
+		memcpy(functions[i].at, &f, sizeof f);
+	}
+	return NULL;
+}
+
+// Writes the name and the meaning of a result to text.
+static inline void weft_cuda_error(CUresult result, char *text, size_t len)
+{
+	const char *name = NULL, *meaning = NULL;
+
+	if (weft_cuda.name(result, &name) || !name)
+		name = "unknown error";
+	if (weft_cuda.text(result, &meaning) || !meaning)
+		meaning = "";
+	snprintf(text, len, "%s (%d): %s", name, result, meaning);
+}
+
+static inline CUresult weft_cuda_init(void) { return weft_cuda.init(0); }
+
+static inline CUresult weft_cuda_count(int *n) { return weft_cuda.count(n); }
+
+// Makes the context that all libraries of the process share for a device, and a stream in it that does not
+// wait for others.
+static inline CUresult weft_cuda_open(int ordinal, CUcontext *ctx, CUstream *stream)
+{
+	CUdevice device;
+	CUcontext old;
+	CUresult rc = weft_cuda.get(&device, ordinal);
+
+	if (!rc)
+		rc = weft_cuda.retain(ctx, device);
+	if (!rc)
+		rc = weft_cuda.push(*ctx);
+	if (rc)
+		return rc;
+	rc = weft_cuda.stream(stream, CU_STREAM_NON_BLOCKING);
+	weft_cuda.pop(&old);
+	return rc;
+}
+
+// Each of the following calls makes ctx the context of its thread until it returns, because Go moves
+// goroutines from thread to thread.
+
+static inline CUresult weft_cuda_alloc(CUcontext ctx, uintptr_t *at, size_t n)
+{
+	CUdeviceptr p = 0;
+	CUcontext old;
+	CUresult rc = weft_cuda.push(ctx);
+
+	if (rc)
+		return rc;
+	rc = weft_cuda.alloc(&p, n);
+	weft_cuda.pop(&old);
+	*at = (uintptr_t) p;
+	return rc;
+}
+
+static inline CUresult weft_cuda_free(CUcontext ctx, uintptr_t at)
+{
+	CUcontext old;
+	CUresult rc = weft_cuda.push(ctx);
+
+	if (rc)
+		return rc;
+	rc = weft_cuda.free(at);
+	weft_cuda.pop(&old);
+	return rc;
+}
+
+// Copies n bytes and waits until they are there.
+static inline CUresult weft_cuda_copy(CUcontext ctx, CUstream stream, void *host, uintptr_t device, size_t n, int to_device)
+{
+	CUcontext old;
+	CUresult rc = weft_cuda.push(ctx), waited;
+
+	if (rc)
+		return rc;
+	rc = to_device ? weft_cuda.to_device(device, host, n, stream) : weft_cuda.to_host(host, device, n, stream);
+	waited = weft_cuda.wait(stream);
+	weft_cuda.pop(&old);
+	return rc ? rc : waited;
+}
+
+#endif
