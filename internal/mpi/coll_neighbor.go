@@ -307,8 +307,8 @@ func (x *Neighborhood) allgatherView(c *Comm, name string, send elem.Buffer, rec
 	if err != nil {
 		return l.refuse(err)
 	}
-	l.oneView[0], l.same = send, true
-	l.sendViews, l.recvViews = l.oneView[:], recv
+	l.sendView[0], l.same = send, true
+	l.sendViews, l.recvViews = l.sendView[:], recv
 	return l.neighborReady(calls.KindNeighborAllgather)
 }
 

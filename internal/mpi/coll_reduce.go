@@ -57,20 +57,52 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 	if l.op, l.opID, err = op.on(send.Type); err != nil {
 		return l.refuse(err)
 	}
-	sb, rb := send.Bytes(), recv.Bytes()
-	if l.s.inter != nil {
+	inter := l.s.inter != nil
+	if !inter {
+		if err := l.checkRoot(root); err != nil {
+			return l.refuse(err)
+		}
+	}
+	var sb, rb []byte
+	if !inter || what != coll.KindReduce || root >= 0 {
+		sb = l.packed(send)
+	}
+	if what != coll.KindReduce || inter && root == Root || !inter && root == l.Rank() {
+		if recv.Type.Err != nil {
+			return l.refuse(recv.Type.Err)
+		}
+		rb = l.unpacked(recv)
+	}
+	if inter {
 		return l.interReduce(what, sb, rb, root)
 	}
-	if err := l.checkRoot(root); err != nil {
-		return l.refuse(err)
-	}
-	if what == coll.KindReduce && l.Rank() != root {
-		rb = nil
-	} else if err := l.checkPair(sb, rb); err != nil {
-		return l.refuse(err)
+	if rb != nil || what != coll.KindReduce {
+		if err := l.checkPair(sb, rb); err != nil {
+			return l.refuse(err)
+		}
 	}
 	l.send, l.recv = sb, rb
 	return l.ready(what, root, len(sb))
+}
+
+// ReduceView implements comm.ReduceView, which documents the call.
+func (c *Comm) ReduceView(send, recv elem.Buffer, op *Op, root int) error {
+	return run(c.reduce("ReduceView", coll.KindReduce, send, recv, op, root))
+}
+
+// IreduceView implements comm.IreduceView, which documents the call.
+func (c *Comm) IreduceView(send, recv elem.Buffer, op *Op, root int) Request {
+	return c.spawn(c.reduce("IreduceView", coll.KindReduce, send, recv, op, root))
+}
+
+// AllreduceView implements comm.AllreduceView, which documents the call.
+func (c *Comm) AllreduceView(send, recv elem.Buffer, op *Op) error {
+	return run(c.reduce("AllreduceView", coll.KindAllreduce, send, recv, op, 0))
+}
+
+// IallreduceView implements comm.IallreduceView, which documents the call.
+func (c *Comm) IallreduceView(send, recv elem.Buffer, op *Op) Request {
+	return c.spawn(c.reduce("IallreduceView", coll.KindAllreduce, send, recv, op, 0))
 }
 
 // ReduceScatterBlock implements comm.ReduceScatterBlock, which documents the call.

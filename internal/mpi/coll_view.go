@@ -15,7 +15,7 @@ import (
 // views and others slices to the same collective:
 //
 //	GatherView  is a Gatherv     ScatterView  is a Scatterv     Bcast is the same call
-//	AllgatherView an Allgatherv  AlltoallView an Alltoallv
+//	AllgatherView an Allgatherv  AlltoallView an Alltoallv   ReduceView and AllreduceView too
 
 // packed returns the memory from which the collective sends the data of b. If b is a view, that is
 // scratch memory, to which pack copies the data later.
@@ -23,8 +23,8 @@ func (l *link) packed(b elem.Buffer) []byte {
 	if b.Type.Form == nil {
 		return b.Bytes()
 	}
-	l.oneView[0] = b
-	l.sendViews = l.oneView[:]
+	l.sendView[0] = b
+	l.sendViews = l.sendView[:]
 	return l.Scratch(b.Size())
 }
 
@@ -34,8 +34,8 @@ func (l *link) unpacked(b elem.Buffer) []byte {
 	if b.Type.Form == nil {
 		return b.Bytes()
 	}
-	l.oneView[0] = b
-	l.recvViews = l.oneView[:]
+	l.recvView[0] = b
+	l.recvViews = l.recvView[:]
 	return l.Scratch(b.Size())
 }
 

@@ -208,9 +208,54 @@ func TestDeviceCollectives(t *testing.T) {
 					return fmt.Errorf("IallgatherView of %d from %d: %w", n, r, err)
 				}
 			}
+			if err := reduceViews(c, out[0], in[0], n); err != nil {
+				return fmt.Errorf("of %d: %w", n, err)
+			}
 		}
 		return nil
 	})
+}
+
+// reduceViews checks the reductions of views. out has the numbers from 100 times the rank on.
+func reduceViews(c *comm.Comm, out, in comm.View[int64], n int) error {
+	sum := numbers(n, 0)
+	for i := range sum {
+		sum[i] = int64(c.Size()*i + 100*c.Size()*(c.Size()-1)/2)
+	}
+	root := c.Size() - 1
+	recv := comm.View[int64]{}
+	if c.Rank() == root {
+		recv = in
+	}
+	if err := comm.ReduceView(c, out, recv, comm.Sum, root); err != nil {
+		return err
+	}
+	if c.Rank() == root {
+		if err := has(in, sum); err != nil {
+			return fmt.Errorf("ReduceView: %w", err)
+		}
+	}
+	if _, err := comm.IreduceView(c, out, recv, comm.Max, root).Wait(); err != nil {
+		return err
+	}
+	if c.Rank() == root {
+		if err := has(in, numbers(n, 100*(c.Size()-1))); err != nil {
+			return fmt.Errorf("IreduceView: %w", err)
+		}
+	}
+	if _, err := comm.IallreduceView(c, out, in, comm.Min).Wait(); err != nil {
+		return err
+	}
+	if err := has(in, numbers(n, 0)); err != nil {
+		return fmt.Errorf("IallreduceView: %w", err)
+	}
+	if err := comm.AllreduceView(c, out, out, comm.Sum); err != nil {
+		return err
+	}
+	if err := has(out, sum); err != nil {
+		return fmt.Errorf("AllreduceView: %w", err)
+	}
+	return nil
 }
 
 // TestDeviceFails checks that a copy that fails ends the send, and the receive if it has begun.
@@ -301,6 +346,45 @@ func TestDeviceRefused(t *testing.T) {
 				return fmt.Errorf("%s: %w, want %w", name, c.err, c.want)
 			}
 		}
-		return w.Free()
+		if err := w.Free(); err != nil {
+			return err
+		}
+		other, err := c.Dup() // because a failure revokes the communicator
+		if err != nil {
+			return err
+		}
+		if err := comm.AllreduceView(other, v, comm.OnDevice[int64](nil, 8, 4), comm.Sum); !errors.Is(err, comm.ErrDevice) {
+			return fmt.Errorf("AllreduceView into no device: %w", err)
+		}
+		return nil
 	})
+}
+
+// TestDeviceFailsInCollective checks that a copy that fails ends a collective on all ranks: from the device
+// before the collective begins, to the device at its end, on this rank only.
+func TestDeviceFailsInCollective(t *testing.T) {
+	for at, others := range map[int64]error{1: comm.ErrRevoked, 2: nil} {
+		t.Run(fmt.Sprintf("copy %d", at), func(t *testing.T) {
+			g := newGPU(t)
+			commtest.Run(t, 3, func(c *comm.Comm) error {
+				v := comm.Of(make([]int64, 100), comm.Contiguous(100))
+				if c.Rank() == 1 {
+					var err error
+					if v, err = g.of(make([]int64, 100)); err != nil {
+						return err
+					}
+					g.mem.FailAt.Store(g.mem.Copies.Load() + at)
+				}
+				err := comm.AllreduceView(c, v, v, comm.Sum)
+				want := others
+				if c.Rank() == 1 {
+					want = comm.ErrDevice
+				}
+				if !errors.Is(err, want) || want == nil && err != nil {
+					return fmt.Errorf("got %w, want %w", err, want)
+				}
+				return nil
+			})
+		})
+	}
 }

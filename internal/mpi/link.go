@@ -61,10 +61,11 @@ type link struct {
 	// The transfers that WaitAll waits for, for example those of Isend and Irecv. A coll.Ticket is
 	// an index into reqs.
 	reqs    []transfer
-	scratch [][]byte       // buffers that Scratch returns, in the order of its calls; kept for the next collective
-	used    int            // number of slices of scratch that this call uses
-	oneView [1]elem.Buffer // memory of sendViews or recvViews, for a collective with one view
-	between *coll.Between  // of an intercommunicator; nil: no call has used it yet
+	scratch [][]byte // buffers that Scratch returns, in the order of its calls; kept for the next collective
+	used    int      // number of slices of scratch that this call uses
+	// Memory of sendViews and recvViews, for a collective that sends or receives one view.
+	sendView, recvView [1]elem.Buffer
+	between            *coll.Between // of an intercommunicator; nil: no call has used it yet
 
 	// Of the link of a persistent collective, which end does not release; see Persistent.
 	persistent              bool
