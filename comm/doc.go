@@ -38,8 +38,10 @@
 //   - layouts: [Contiguous], [Vector], [Indexed], [IndexedBlock], [Subarray], [Darray], [Combine];
 //     from another [Layout]: [Layout.Repeat], [Layout.Strided], [Layout.Shift], [Layout.Resized]
 //   - messages: [Of] and the methods of [View], such as [View.Send]; [SendrecvView]
-//   - collectives: [View.Bcast], [GatherView], [ScatterView], [AllgatherView], [AlltoallView]
+//   - collectives: [View.Bcast], [GatherView], [ScatterView], [AllgatherView], [AlltoallView], [ReduceView],
+//     [AllreduceView]
 //   - copies: [Pack], [Unpack]
+//   - elements in the memory of a GPU, as such a view: [NewDevice], [OnDevice]
 //
 // Requests:
 //   - one [Request]: [Request.Wait], [Request.WaitContext], [Request.Test], [Request.Peek],

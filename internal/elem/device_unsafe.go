@@ -3,6 +3,7 @@ package elem
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"unsafe"
 
@@ -38,8 +39,12 @@ func NewDevice(kind string, ordinal int, c Copier) *Device {
 // String returns the name of the device for errors, such as "cuda:0".
 func (d *Device) String() string { return fmt.Sprintf("%s:%d", d.kind, d.ordinal) }
 
-// ViewOn returns a Buffer for n elements of type T at an address of a device. If n is negative or the
-// address is 0, the Type of the Buffer has an error.
+// lowest is the lowest address of a device that a Buffer accepts. Go's runtime takes a lower value in a pointer
+// for an error.
+const lowest = 4096
+
+// ViewOn returns a Buffer for n elements of type T at an address of a device. If the device cannot have these
+// elements, the Type of the Buffer has an error.
 //
 // Hot path: no allocation after the first call for a type T, except for an error.
 func ViewOn[T any](d *Device, addr uintptr, n int) Buffer {
@@ -48,10 +53,12 @@ func ViewOn[T any](d *Device, addr uintptr, n int) Buffer {
 	switch {
 	case d == nil || d.copier == nil:
 		return b.broken(fmt.Errorf("%w: the device has no DeviceCopier; make it by NewDevice", ErrDevice))
-	case n < 0 || t.Size > 0 && n > int(^uint(0)>>1)/t.Size:
+	case n < 0 || t.Size > 0 && n > math.MaxInt/t.Size:
 		return b.broken(fmt.Errorf("%w: %d elements", ErrCount, n))
-	case addr == 0 && n > 0:
-		return b.broken(fmt.Errorf("%w: address 0 of %s", ErrDevice, d))
+	case n == 0:
+		addr = lowest // nil is fine for an empty view
+	case addr < lowest || uintptr(n*t.Size) > -addr:
+		return b.broken(fmt.Errorf("%w: %s has no %d bytes at address %#x", ErrDevice, d, n*t.Size, addr))
 	}
 	// The conversion is that of a word, because addr is no address of Go's memory, which go vet assumes
 	// of a conversion from uintptr.

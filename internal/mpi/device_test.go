@@ -3,6 +3,7 @@ package mpi_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -336,11 +337,14 @@ func TestDeviceRefused(t *testing.T) {
 			"Get":               {w.At(0, 0).Get(v), comm.ErrDevice},
 			"NeighborAllgather": {comm.NeighborAllgatherView(cart, v, []comm.View[int64]{host, host}), comm.ErrDevice},
 			"address 0":         {nothing.Err(), comm.ErrDevice},
-			"no device":         {comm.OnDevice[int64](nil, 8, 1).Err(), comm.ErrDevice},
-			"no copier":         {comm.OnDevice[int64](comm.NewDevice("cuda", 1, nil), 8, 1).Err(), comm.ErrDevice},
-			"negative length":   {comm.OnDevice[int64](g.Device, 8, -1).Err(), comm.ErrCount},
-			"length too great":  {comm.OnDevice[int64](g.Device, 8, 1<<61).Err(), comm.ErrCount},
-			"type":              {comm.OnDevice[string](g.Device, 8, 1).Err(), comm.ErrType},
+			"low address":       {comm.OnDevice[int64](g.Device, 8, 4).Err(), comm.ErrDevice},
+			"end of addresses":  {comm.OnDevice[int64](g.Device, math.MaxUint-16, 4).Err(), comm.ErrDevice},
+			"nothing":           {comm.OnDevice[int64](g.Device, 0, 0).Err(), nil},
+			"no device":         {comm.OnDevice[int64](nil, 8000, 1).Err(), comm.ErrDevice},
+			"no copier":         {comm.OnDevice[int64](comm.NewDevice("cuda", 1, nil), 8000, 1).Err(), comm.ErrDevice},
+			"negative length":   {comm.OnDevice[int64](g.Device, 8000, -1).Err(), comm.ErrCount},
+			"length too great":  {comm.OnDevice[int64](g.Device, 8000, 1<<61).Err(), comm.ErrCount},
+			"type":              {comm.OnDevice[string](g.Device, 8000, 1).Err(), comm.ErrType},
 		} {
 			if !errors.Is(c.err, c.want) {
 				return fmt.Errorf("%s: %w, want %w", name, c.err, c.want)
@@ -353,7 +357,7 @@ func TestDeviceRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := comm.AllreduceView(other, v, comm.OnDevice[int64](nil, 8, 4), comm.Sum); !errors.Is(err, comm.ErrDevice) {
+		if err := comm.AllreduceView(other, v, comm.OnDevice[int64](nil, 8000, 4), comm.Sum); !errors.Is(err, comm.ErrDevice) {
 			return fmt.Errorf("AllreduceView into no device: %w", err)
 		}
 		return nil
