@@ -11,7 +11,6 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,7 +28,9 @@ var memory, errMemory = os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 // New returns a device.
 func New(t testing.TB) *Device {
 	t.Helper()
-	require.NoError(t, errMemory)
+	if errMemory != nil {
+		t.Fatal(errMemory)
+	}
 	return &Device{}
 }
 
@@ -43,7 +44,9 @@ func (d *Device) Alloc(t testing.TB, n int) uintptr {
 func (d *Device) AllocBytes(t testing.TB, n int) []byte {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, max(n, 1), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatalf("allocate %d bytes of a device: %v", n, err)
+	}
 	t.Cleanup(func() { _ = unix.Munmap(mem) })
 	return mem
 }

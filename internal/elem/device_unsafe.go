@@ -10,7 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/layout"
 )
 
-// ErrDevice: memory of a device could not be copied, or a call does not accept memory of a device.
+// ErrDevice means that memory of a device could not be copied, or a call does not accept memory of a device.
 var ErrDevice = errors.New("device memory")
 
 // Copier copies between host memory and the memory of a device; comm.DeviceCopier documents its methods.
