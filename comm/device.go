@@ -3,14 +3,14 @@ package comm
 import "github.com/weft-hpc/weft/internal/elem"
 
 // Device is a device, such as a GPU, with memory of its own that the processor cannot access. [OnDevice]
-// returns a [View] of elements there. Goroutines may share a Device. Package device/cuda returns a Device for
-// each GPU of NVIDIA.
+// returns a [View] of elements there. Goroutines may share a Device. Package device/cuda returns Devices for
+// NVIDIA GPUs.
 type Device struct{ in *elem.Device }
 
-// DeviceCopier copies between host memory and the memory of a device. Device addresses are those that the
-// device's driver has returned. Both methods return when the copy is complete, which should not depend on work
-// that the program has queued on the device: no message of the rank moves meanwhile. Several goroutines may
-// call them at the same time. The methods must not call weft.
+// DeviceCopier copies between host memory and the memory of a device. Device addresses are those of the
+// device's driver; they may lie inside an allocation. Both methods block until the copy is complete. The rank's
+// messages make no progress during a copy, so a copy should not wait for other work on the device. Goroutines
+// may call the methods concurrently. The methods must not call weft.
 type DeviceCopier interface {
 	// ToHost copies len(dst) bytes to dst, from the address src on.
 	ToHost(dst []byte, src uintptr) error
@@ -18,9 +18,9 @@ type DeviceCopier interface {
 	ToDevice(dst uintptr, src []byte) error
 }
 
-// NewDevice returns the Device with this number among those of its kind. kind is the name of libfabric's
-// interface to such devices, in lower case: "cuda", "rocr", "ze", "neuron" or "synapseai" (fi_mr(3), iface).
-// For other kinds any other name serves, and weft uses c only.
+// NewDevice returns the Device of this kind with this number. kind is the name of libfabric's interface to
+// such devices, in lower case: "cuda", "rocr", "ze", "neuron" or "synapseai" (fi_mr(3), iface). For a device that
+// libfabric does not know, kind may be any other name; weft then copies through c.
 func NewDevice(kind string, ordinal int, c DeviceCopier) *Device {
 	return &Device{elem.NewDevice(kind, ordinal, c)}
 }
@@ -32,16 +32,17 @@ func (d *Device) String() string { return d.in.String() }
 // call for a device and a type T allocates; later calls do not. The memory must stay allocated as long as a
 // call or a request uses the View.
 //
-// The View may be used like one of host memory by calls that send and receive messages, by [Pack] and [Unpack],
-// and by collectives, except those of a [Neighborhood]. Other calls return [ErrDevice]: those of windows and
-// of package comm/pio. If a copy from or to the device fails, the call or its request returns ErrDevice and
-// the error of the [DeviceCopier]. A receive whose sender fails in the middle of a message returns ErrDevice,
-// too.
+// These calls accept the View: sends and receives, [Pack], [Unpack], and the collectives of views except those
+// of a [Neighborhood]. Windows, package comm/pio and neighbour collectives return [ErrDevice]. If a copy from or
+// to the device fails, the call or its request returns ErrDevice and the error of the [DeviceCopier]. If the
+// sender's copy fails after the receive has matched the message, the receive returns ErrDevice, too.
 //
-// Before a call the program waits for work on the device that writes to memory which the call sends, or uses
-// memory in which the call receives (in CUDA, by cuStreamSynchronize). Without a transport that reads and
-// writes the memory of devices (transport.libfabric.hmem), weft copies messages by the DeviceCopier to host
-// memory and from there, in parts of 64 KiB at most. Collectives copy as a whole.
+// The program must synchronize with the device first. Before a send, work that writes to the memory must be
+// complete. Before a receive, work that uses the memory must be complete (in CUDA: cuStreamSynchronize).
+//
+// Without a transport that accesses device memory (transport.libfabric.hmem), weft copies messages through host
+// memory by the DeviceCopier: messages sent by rendezvous in parts of at most 64 KiB, others as a whole. A
+// collective copies its whole data.
 func OnDevice[T any](d *Device, addr uintptr, n int) View[T] {
 	if d == nil {
 		return View[T]{elem.ViewOn[T](nil, addr, n)}

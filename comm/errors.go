@@ -48,7 +48,7 @@ var (
 	// ErrLayout: a layout does not exist: a count is negative, an int cannot count its elements, or
 	// the arguments of its constructor contradict each other.
 	ErrLayout = layout.ErrLayout
-	// ErrDevice: memory of a [Device] could not be copied, or the call does not accept it.
+	// ErrDevice: a copy from or to a [Device] failed, or the call does not accept device memory.
 	ErrDevice = elem.ErrDevice
 	// ErrOp: the operation is nil or zero, does not exist for the element type or the call, or has
 	// panicked or called runtime.Goexit.

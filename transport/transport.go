@@ -131,14 +131,14 @@ type PinningDomain interface {
 // (CapDevice, FI_HMEM).
 type DeviceDomain interface {
 	// RegisterDevice makes memory of a device a memory region, as RegisterMemory does with host memory. mem
-	// has the address and the length of the memory; its bytes cannot be accessed. If Op.Region is a region of
-	// a device, Op.Data is a part of the region's mem, and may be the local buffer of a Read. An access to a
-	// region of this rank itself returns ErrNotSupported. If memory of that kind cannot be registered,
+	// has the address and the length of the memory; its bytes cannot be accessed. A Read or Write
+	// may have such a region as Op.Region. Op.Data is then a part of mem. If a rank accesses its own device
+	// region, the operation returns ErrNotSupported. If memory of that kind cannot be registered,
 	// RegisterDevice returns ErrNotSupported.
 	RegisterDevice(mem []byte, dev DeviceMemory, access Access) (MemoryRegion, error)
 }
 
-// DeviceMemory says which device memory belongs to.
+// DeviceMemory names the device that memory belongs to.
 type DeviceMemory struct {
 	Kind    string // name of the interface to devices of this kind in libfabric, in lower case: "cuda", "rocr", "ze", "neuron", "synapseai"
 	Ordinal int    // number of the device among those of its kind

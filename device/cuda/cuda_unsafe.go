@@ -14,7 +14,7 @@ import (
 	"github.com/weft-hpc/weft/comm"
 )
 
-// GPU is a GPU of this host. Its methods may be called at the same time.
+// GPU is a GPU of this host. Goroutines may call its methods concurrently.
 type GPU struct {
 	*comm.Device
 	ctx    C.CUcontext
@@ -63,7 +63,7 @@ func (g *GPU) Alloc(n int) (uintptr, error) {
 	return uintptr(at), err
 }
 
-// Free frees memory of Alloc (cuMemFree). No call or request may use it any more.
+// Free frees memory that Alloc returned (cuMemFree). No call or request may still use the memory.
 func (g *GPU) Free(addr uintptr) error {
 	return check("cuMemFree", C.weft_cuda_free(g.ctx, C.uintptr_t(addr)))
 }

@@ -1,6 +1,6 @@
-// Package cuda gives messages access to the memory of NVIDIA's GPUs, through CUDA's driver library
-// (libcuda.so.1). Open loads the library when it is called, so programs that import this package build and
-// start on hosts without a GPU. Building needs cgo; without it, and on systems other than Linux, Open returns
+// Package cuda gives messages access to the memory of NVIDIA GPUs, through CUDA's driver library
+// (libcuda.so.1). The first call of Open or Count loads the library, so programs that import this package build
+// and start on hosts without a GPU. GPU access needs cgo and Linux; without them Open and Count return
 // [comm.ErrNotSupported].
 //
 //	gpu, err := cuda.Open(0)

@@ -79,8 +79,7 @@ static inline CUresult weft_cuda_init(void) { return weft_cuda.init(0); }
 
 static inline CUresult weft_cuda_count(int *n) { return weft_cuda.count(n); }
 
-// Makes the context that all libraries of the process share for a device, and a stream in it that does not
-// wait for others.
+// Retains the device's primary context, and creates a non-blocking stream in it.
 static inline CUresult weft_cuda_open(int ordinal, CUcontext *ctx, CUstream *stream)
 {
 	CUdevice device;

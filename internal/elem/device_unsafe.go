@@ -39,8 +39,8 @@ func NewDevice(kind string, ordinal int, c Copier) *Device {
 // String returns the name of the device for errors, such as "cuda:0".
 func (d *Device) String() string { return fmt.Sprintf("%s:%d", d.kind, d.ordinal) }
 
-// lowest is the lowest address of a device that a Buffer accepts. Go's runtime takes a lower value in a pointer
-// for an error.
+// lowest is the lowest address of a device that a Buffer accepts. Go's runtime panics if it finds a smaller
+// value in a pointer.
 const lowest = 4096
 
 // ViewOn returns a Buffer for n elements of type T at an address of a device. If the device cannot have these
@@ -52,7 +52,7 @@ func ViewOn[T any](d *Device, addr uintptr, n int) Buffer {
 	b := Buffer{Type: t}
 	switch {
 	case d == nil || d.copier == nil:
-		return b.broken(fmt.Errorf("%w: the device has no DeviceCopier; make it by NewDevice", ErrDevice))
+		return b.broken(fmt.Errorf("%w: the Device is nil or has no DeviceCopier; pass one to NewDevice", ErrDevice))
 	case n < 0 || t.Size > 0 && n > math.MaxInt/t.Size:
 		return b.broken(fmt.Errorf("%w: %d elements", ErrCount, n))
 	case n == 0:
@@ -60,8 +60,8 @@ func ViewOn[T any](d *Device, addr uintptr, n int) Buffer {
 	case addr < lowest || uintptr(n*t.Size) > -addr:
 		return b.broken(fmt.Errorf("%w: %s has no %d bytes at address %#x", ErrDevice, d, n*t.Size, addr))
 	}
-	// The conversion is that of a word, because addr is no address of Go's memory, which go vet assumes
-	// of a conversion from uintptr.
+	// Read addr as a pointer instead of converting it: go vet rejects a conversion from uintptr, because it
+	// assumes an address of Go's memory.
 	return Buffer{*(**byte)(unsafe.Pointer(&addr)), n, d.of(t)}
 }
 

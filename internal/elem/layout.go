@@ -105,8 +105,8 @@ func (b Buffer) Size() int {
 	return b.Count * b.Type.Size
 }
 
-// Pack copies the data of the buffer to dst, which has at most b.Size() bytes. The error is that of a
-// device.
+// Pack copies the data of the buffer to dst, which has at most b.Size() bytes. It fails only if the copy from a
+// device fails.
 func (b Buffer) Pack(dst []byte) error {
 	if b.Type.Form != nil {
 		return b.Type.Form.Gather(dst, b.Bytes(), 0)
@@ -115,8 +115,8 @@ func (b Buffer) Pack(dst []byte) error {
 	return nil
 }
 
-// Unpack copies src, which has at most b.Size() bytes, to the data of the buffer. The error is that of a
-// device.
+// Unpack copies src, which has at most b.Size() bytes, to the data of the buffer. It fails only if the copy to
+// a device fails.
 func (b Buffer) Unpack(src []byte) error {
 	if b.Type.Form != nil {
 		return b.Type.Form.Scatter(b.Bytes(), src, 0)
@@ -125,8 +125,8 @@ func (b Buffer) Unpack(src []byte) error {
 	return nil
 }
 
-// Copy returns a Buffer with a copy of the data. The copy is contiguous, in new memory. The error is that
-// of a device.
+// Copy returns a Buffer with a copy of the data. The copy is contiguous, in new memory. Copy fails
+// only if the copy from a device fails.
 func (b Buffer) Copy() (Buffer, error) {
 	own := make([]byte, b.Size())
 	err := b.Pack(own)
@@ -138,7 +138,8 @@ func (b Buffer) Copy() (Buffer, error) {
 	return At(own, b.Count, b.Type), err
 }
 
-// Parts returns the data of the buffer, which is not on a device, as ranges of memory, in the order of a message.
+// Parts returns the data of the buffer as ranges of memory, in the order of a message. The buffer must be in
+// host memory.
 func (b Buffer) Parts() [][]byte {
 	mem := b.Bytes()
 	if b.Type.Layout == nil {

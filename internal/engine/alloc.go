@@ -281,7 +281,8 @@ func (e *Engine) regionIn(in *Span, to *rail, buf []byte, access transport.Acces
 	return mr, nil, err
 }
 
-// register registers buf with the rail's transport. dev is as in registration.
+// register registers buf with the rail's transport. dev is the device that buf is memory of;
+// zero: the host.
 func (r *rail) register(buf []byte, dev transport.DeviceMemory, access transport.Access) (mr transport.MemoryRegion, err error) {
 	if dev != (transport.DeviceMemory{}) {
 		mr, err = r.device.RegisterDevice(buf, dev, access)

@@ -150,8 +150,8 @@ func (e *Engine) returnMessage(r *request, why error) error {
 	}
 	r.setData(own, nil)
 	cut := e.detach(r, why)
-	// The message is too long for the receive, so the sender sends only a part of it, or a part of it is lost
-	// on a device.
+	// The message cannot be returned: it is too long for the receive, so the sender sends only a part of it; or
+	// a device copy has failed, and a part is lost.
 	if r.err != nil {
 		e.unexpected.put(u)
 		return fmt.Errorf("%w: %w", r.err, why)

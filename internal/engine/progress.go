@@ -344,12 +344,12 @@ func (e *Engine) deliverOrKeep(r *request, source int32, m *wire.Message, data [
 	return nil
 }
 
-// receiveReply handles a peer's answer to a send of this rank: a MsgCTS, MsgFin or MsgAck. A MsgFin may also be
-// that of a sender that has failed.
+// receiveReply handles a peer's answer to a send of this rank: a MsgCTS, MsgFin or MsgAck. It also
+// handles the MsgFin of a peer whose send to this rank has failed.
 func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error {
 	if m.Kind == wire.MsgFin {
 		if r, _ := e.slot(m.Handle, kindRecv, source); r != nil {
-			return e.senderFailed(r, data)
+			return e.sendFailed(r, data)
 		}
 	}
 	r, err := e.slot(m.Handle, kindSend, source)
@@ -384,8 +384,9 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 	return nil
 }
 
-// senderFailed ends a receive whose sender has sent only a part of the segments, and a MsgFin with this data.
-func (e *Engine) senderFailed(r *request, data []byte) error {
+// sendFailed ends a receive whose sender could not copy all of its segments. data is the data of the sender's
+// MsgFin.
+func (e *Engine) sendFailed(r *request, data []byte) error {
 	if r.phase != phaseReceiving || r.parts != nil || len(data) == 0 {
 		return errHandle
 	}

@@ -355,9 +355,9 @@ func (e *Engine) readError(r *request, err error) error {
 	return reasonError("%w: rank %d has withdrawn its message: %w", ErrRevoked, r.ctx.rank(r.peer), err)
 }
 
-// sendFin sends a MsgFin: for this rank, the rendezvous or synchronous send with the peer's request handle has
-// ended. why is the error; nil: the message was received. The data of the MsgFin is empty, or a byte that
-// finCode returns and then the text of the error.
+// sendFin sends a MsgFin for the peer's request handle. The request is a rendezvous or synchronous send that has
+// ended at this rank, or a receive whose data this rank cannot send. why is the error; nil: the message was
+// received. The data of the MsgFin is empty, or a byte that finCode returns and then the text of the error.
 func (e *Engine) sendFin(peer int32, handle uint64, why error) {
 	var text []byte
 	if why != nil {

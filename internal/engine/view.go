@@ -19,14 +19,14 @@ import (
 //	part: packs an eager message or a segment      deliver: unpacks each message
 //	      into a buffer of the engine ──► MsgEager, MsgData ──►  from the transport's memory
 //
-// A sender with a form offers no memory region in its MsgRTS, and a receiver with a form does not read by
-// RMA, except if the data is in the memory of a device and the rail can register it (rail.device). Otherwise
-// the receiver answers the MsgRTS by MsgCTS, and the data follows in segments (MsgData). So the sender packs
+// A sender with a layout offers no memory region in its MsgRTS, and a receiver with a layout does not read by
+// RMA. The same holds for device memory, unless the rail can register it (rail.device). Without RMA the
+// receiver answers the MsgRTS by MsgCTS, and the data follows in segments (MsgData). So the sender packs
 // one segment while the receiver unpacks the segment before it, and neither side needs memory for a copy of
 // the whole message.
 //
-// A copy from or to a device can fail. Then the send or receive fails. If segments have been sent already,
-// the sender also ends the receive, by a MsgFin with the error.
+// A copy from or to a device can fail. Then the send or receive fails. If the copy for a segment fails, the
+// first one included, the sender also ends the receive by a MsgFin with the error.
 
 // viewSegment is the maximum length in bytes of the packed data in one MsgData. The sender writes a
 // segment when it packs the data, and reads the segment when it sends it, so a segment should fit
@@ -47,8 +47,8 @@ type device interface {
 	Memory() (kind string, ordinal int)
 }
 
-// whole returns all data of r as one range of memory, if the rail to can register that; otherwise nil. dev is
-// as in registration.
+// whole returns all data of r as one range of memory, if a rail can register the range; otherwise nil. dev is
+// the device that buf is memory of; zero: the host.
 func (r *request) whole(to *rail) (buf []byte, dev transport.DeviceMemory) {
 	if r.form == nil {
 		return r.buf, dev

@@ -5,9 +5,10 @@ package layout
 type Form interface {
 	// DataSize returns the number of bytes of data in buf.
 	DataSize(buf []byte) int
-	// Gather fills dst with data of buf, from the position from on. buf has all this data.
+	// Gather copies len(dst) bytes of the data of buf to dst, starting at byte from of the data. The data must
+	// have that many bytes.
 	Gather(dst, buf []byte, from int) error
-	// Scatter is the reverse of Gather: it copies src to the data of buf.
+	// Scatter copies src to the data of buf, starting at byte from of the data. It drops bytes that do not fit.
 	Scatter(buf, src []byte, from int) error
 }
 

@@ -134,8 +134,8 @@ func (l *link) UnpackBlock(from []byte, source int) {
 }
 
 // checkHostViews is checkViews for a neighbour collective: the n views must be in host memory. In shared
-// memory a neighbour copies a block while this rank computes, and a failure of a device could not be reported
-// to it.
+// memory a neighbour copies a block while this rank computes. If a device copy failed then, this rank could
+// not report the failure to the neighbour.
 func checkHostViews(name string, views []elem.Buffer, n int) error {
 	if err := checkViews(name, views, n, "neighbours"); err != nil {
 		return err

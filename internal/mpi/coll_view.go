@@ -9,13 +9,14 @@ import (
 
 // Collectives over views
 //
-// A view is a Buffer whose type has a form: a layout, or a device in whose memory the data is. A collective first copies the data of its send views
+// A view is a Buffer whose type has a form: a layout, or the device in whose memory the data is. A collective first copies the data of its send views
 // to scratch memory (link.pack). Then it works on contiguous data. At its end it copies the
 // received data from scratch memory to its receive views (link.unpack). So some ranks may pass
 // views and others slices to the same collective:
 //
 //	GatherView  is a Gatherv     ScatterView  is a Scatterv     Bcast is the same call
-//	AllgatherView an Allgatherv  AlltoallView an Alltoallv   ReduceView and AllreduceView too
+//	AllgatherView an Allgatherv  AlltoallView an Alltoallv
+//	ReduceView a Reduce          AllreduceView an Allreduce
 
 // packed returns the memory from which the collective sends the data of b. If b is a view, that is
 // scratch memory, to which pack copies the data later.
@@ -40,8 +41,8 @@ func (l *link) unpacked(b elem.Buffer) []byte {
 }
 
 // pack copies to scratch memory the data of the views that the collective sends. A neighbour
-// collective does not need pack and unpack: its messages use the views themselves. The error of pack and
-// unpack is that of a device.
+// collective does not need pack and unpack: its messages use the views themselves. They fail only
+// if a copy from or to a device fails.
 func (l *link) pack() error {
 	if l.hood != nil {
 		return nil

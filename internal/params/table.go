@@ -23,7 +23,7 @@ var Table = []Param{
 	{Key: "transport.libfabric.stripe_min", Kind: Bytes, Default: "64k", Unit: "bytes",
 		Help: "smallest transfer that is divided among several adapters or interfaces; all ranks should have the same value"},
 	{Key: "transport.libfabric.hmem", Kind: Bool, Default: "false",
-		Help: "require a libfabric provider that reads and writes memory of devices (FI_HMEM); otherwise messages with such memory are copied through the host's"},
+		Help: "if true, require a libfabric provider that accesses device memory (FI_HMEM); if false, copy messages in device memory through host memory"},
 	{Key: "transport.libfabric.keep_registered", Kind: Bytes, Default: "256m", Unit: "bytes",
 		Help: "libfabric keeps up to 128 buffers of Go's heap, of together up to this size, registered after a transfer if the program uses them again; until others replace them, the garbage collector does not free them; 0: none"},
 	{Key: "engine.poll", Kind: Duration, Default: "5us",

@@ -30,7 +30,7 @@ type hints struct {
 	// source is the address of this rank's listener, for providers for which [takesListenerAddr]
 	// returns true. It is zero if the rank has no listener.
 	source  netip.AddrPort
-	hmem    bool // the rank uses memory of devices (FI_HMEM)
+	hmem    bool // require FI_HMEM
 	oneHost bool // whether all ranks run on this host
 	turn    int  // number of the rank among those of this host
 	sharers int  // number of ranks on this host; 0: unknown
@@ -356,7 +356,7 @@ func (h *hints) noProvider() error {
 		what += fmt.Sprintf(" on %q", h.iface)
 	}
 	if h.hmem {
-		what += " with memory of devices (FI_HMEM)"
+		what += " that accesses device memory (FI_HMEM)"
 	}
 	if h.provider != "" {
 		if reasons := h.unsuitable(); len(reasons) > 0 {

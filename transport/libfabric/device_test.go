@@ -53,10 +53,10 @@ func TestDevicesRefused(t *testing.T) {
 	require.NoError(t, mr.Close())
 
 	_, err = libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), "cxi,hmem=0").Open(config(0, 1))
-	require.ErrorContains(t, err, `no provider "testprov" with memory of devices (FI_HMEM)`)
-	require.ErrorContains(t, err, "testprov on cxi: it has no memory of devices (FI_HMEM)")
+	require.ErrorContains(t, err, `no provider "testprov" that accesses device memory (FI_HMEM)`)
+	require.ErrorContains(t, err, "testprov on cxi: it cannot access device memory (FI_HMEM)")
 	_, err = withHMEM(t, "udp;ofi_rxd").Open(config(0, 1))
-	require.ErrorContains(t, err, `no provider "udp;ofi_rxd" with memory of devices (FI_HMEM)`)
+	require.ErrorContains(t, err, `no provider "udp;ofi_rxd" that accesses device memory (FI_HMEM)`)
 
 	without := openNode(t, withScript(t, "cxi"), config(0, 1))
 	require.False(t, without.dom.Attr().Caps.Has(transport.CapDevice))

@@ -116,7 +116,7 @@ func (x *explanation) memory() {
 		{fi.MRAllocated, "memory is registered when it is allocated, and stays so until the registration ends"},
 		{fi.MRProvKey, "the provider chooses the keys"},
 		{fi.MREndpoint, "each region is bound to the endpoint"},
-		{fi.MRHMEM, "memory of devices is registered at both sides of a message"},
+		{fi.MRHMEM, "a local buffer in device memory must be registered"},
 	} {
 		if i.Domain.MRMode&m.bit != 0 {
 			x.add(topic, m.bit.String(), m.use)
@@ -130,9 +130,9 @@ func (x *explanation) memory() {
 		x.add("keys", fmt.Sprintf("%d bytes", i.Domain.MRKeySize), "weft chooses random keys")
 	}
 	if x.d.attr.Caps.Has(transport.CapDevice) {
-		x.add("devices", "FI_HMEM", "the receiver of a long message reads and writes memory of devices; short ones are copied to host memory")
+		x.add("devices", "FI_HMEM", "the receiver of a long message accesses device memory; short messages are copied through host memory")
 	} else {
-		x.add("devices", "none", "messages with memory of devices are copied to host memory; transport.libfabric.hmem asks for FI_HMEM")
+		x.add("devices", "none", "messages in device memory are copied through host memory; to use FI_HMEM, set transport.libfabric.hmem=true")
 	}
 }
 
@@ -241,7 +241,7 @@ func (h *hints) reason(i *fi.Info) string {
 		reasons = append(reasons, fmt.Sprintf("it requires mode %v", more))
 	}
 	if h.hmem && i.Caps&fi.CapHMEM == 0 {
-		reasons = append(reasons, "it has no memory of devices (FI_HMEM)")
+		reasons = append(reasons, "it cannot access device memory (FI_HMEM)")
 	}
 	if more := i.Domain.MRMode &^ (mrModes | fi.MRLocal); more != 0 {
 		reasons = append(reasons, fmt.Sprintf("it requires mr_mode %v", more))

@@ -235,9 +235,9 @@ func (r *region) registerAt(at uintptr, n int, access fi.Access, key uint64) (e 
 // registered reports whether the region is registered in any lane.
 func (r *region) registered() bool { return r.fi != fi.RawRegion{} || len(r.further) > 0 }
 
-// closeAll ends the registrations in all lanes. That of the main lane is the first, so that a peer whose part
-// another lane refuses is refused by the main lane, too, and its access fails with ErrKey. After an error the
-// caller may call closeAll again.
+// closeAll ends the registrations in all lanes, that in the main lane first. So if another lane refuses a part
+// of a peer's access because the region is closed, the main lane refuses the part, too, and the access fails
+// with ErrKey. After an error the caller may call closeAll again.
 func (r *region) closeAll() fi.Errno {
 	if e := r.fi.Close(); e != 0 {
 		return e
@@ -386,8 +386,8 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 
 var errRegion = errors.New("libfabric: the local buffer is not within the operation's region")
 
-// checkLocal returns errRegion if the domain has FI_MR_LOCAL, or FI_MR_HMEM and op has a region, and op.Region
-// is not an open region of d that contains op.Data.
+// checkLocal checks op.Region if the domain has FI_MR_LOCAL, or if the domain has FI_MR_HMEM and op.Region is
+// set. It returns errRegion if op.Region is not an open region of d that contains op.Data.
 func (d *domain) checkLocal(op *transport.Op) error {
 	if d.mrMode&fi.MRLocal == 0 && (d.mrMode&fi.MRHMEM == 0 || op.Region == nil) {
 		return nil
@@ -404,8 +404,8 @@ func (d *domain) checkLocal(op *transport.Op) error {
 	return nil
 }
 
-// local returns the descriptor of op.Data in the lane with index k if the domain has FI_MR_LOCAL, or FI_MR_HMEM
-// and op has a region; else a zero Desc. checkLocal has accepted op.
+// local returns the descriptor of op.Data in the lane with index k. If checkLocal need not check op.Region, it
+// returns a zero Desc. checkLocal has accepted op.
 func (d *domain) local(op *transport.Op, k int) fi.Desc {
 	switch {
 	case d.mrMode&(fi.MRLocal|fi.MRHMEM) == 0 || op.Region == nil:

@@ -12,7 +12,8 @@ import (
 // gpu is the device of the tests. A transport that runs them must be able to register its memory.
 var gpu = transport.DeviceMemory{Kind: "cuda"}
 
-// testDevices reads from memory of devices and of the host to memory of either, and writes so.
+// testDevices reads between device memory and host memory in all combinations except host to host, and writes
+// from device to device.
 func testDevices(w *world) {
 	device := devicetest.New(w.t)
 	all, host := make([]shared, len(w.ranks)), make([]shared, len(w.ranks))
@@ -35,7 +36,7 @@ func testDevices(w *world) {
 		if err := r.share(host, data, transport.RemoteRead); err != nil { // also waits for all ranks
 			return err
 		}
-		// Two buffers of this rank, one on the device, which the accesses of this rank use in turns.
+		// Local buffers: local on the device, own in host memory.
 		local := device.AllocBytes(w.t, size)
 		region, err := dom.RegisterDevice(local, gpu, transport.Local)
 		if err != nil {

@@ -1,5 +1,5 @@
 /*
- * CUDA's driver library for tests: two GPUs, whose memory is memory of the process that it may not access.
+ * A simulated CUDA driver library for tests: two GPUs, whose memory is mapped in the process with PROT_NONE.
  * Like the real driver, it fails calls that need a context on a thread without one.
  */
 #include <fcntl.h>

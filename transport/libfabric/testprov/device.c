@@ -1,7 +1,6 @@
 /*
- * Memory of devices. The devices do not exist: their memory is memory of the process that it may not
- * access, which only callers that register it name as such. The provider reads and writes it by
- * /proc/self/mem, as a debugger does.
+ * Simulated devices. Their memory is mapped in the process with PROT_NONE; a caller says at registration
+ * that it is a device's. The provider accesses it by /proc/self/mem, as a debugger does.
  */
 #include <fcntl.h>
 #include <unistd.h>

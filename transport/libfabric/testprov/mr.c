@@ -38,7 +38,7 @@ static struct tp_mr *by_key(struct tp_domain *d, uint64_t key)
 
 /* Checks the descriptors of local memory that an operation uses. They must be those of regions that
  * have the memory and permit the access, if the domain has FI_MR_LOCAL, or if the memory is that of a
- * device. A descriptor of FI_HMEM_SYSTEM does not do for memory of a device. */
+ * device. A region registered as FI_HMEM_SYSTEM is refused for device memory. */
 int tp_mr_local(struct tp_domain *d, const struct iovec *iov, void **desc, size_t count, uint64_t access)
 {
 	for (size_t i = 0; i < count; i++) {
