@@ -10,7 +10,8 @@ type Device struct{ in *elem.Device }
 // DeviceCopier copies between host memory and the memory of a device. Device addresses are those of the
 // device's driver; they may lie inside an allocation. Both methods block until the copy is complete. The rank's
 // messages make no progress during a copy, so a copy should not wait for other work on the device. Goroutines
-// may call the methods concurrently. The methods must not call weft.
+// may call the methods concurrently. The methods must not call weft or
+// runtime.Goexit. If a method panics, the panic is its error.
 type DeviceCopier interface {
 	// ToHost copies len(dst) bytes to dst, from the address src on.
 	ToHost(dst []byte, src uintptr) error
@@ -20,7 +21,7 @@ type DeviceCopier interface {
 
 // NewDevice returns the Device of this kind with this number. kind is the name of libfabric's interface to
 // such devices, in lower case: "cuda", "rocr", "ze", "neuron" or "synapseai" (fi_mr(3), iface). For a device that
-// libfabric does not know, kind may be any other name; weft then copies through c.
+// libfabric does not know, kind may be any other name that is not empty; weft then copies through c.
 func NewDevice(kind string, ordinal int, c DeviceCopier) *Device {
 	return &Device{elem.NewDevice(kind, ordinal, c)}
 }
@@ -30,7 +31,8 @@ func (d *Device) String() string { return d.in.String() }
 
 // OnDevice returns the View of n elements in the memory of a device, from the address addr on. The first
 // call for a device and a type T allocates; later calls do not. The memory must stay allocated as long as a
-// call or a request uses the View.
+// call or a request uses the View. With transport.libfabric.hmem it may stay registered for a moment after
+// that, so the driver must permit to free registered memory, as CUDA's does.
 //
 // These calls accept the View: sends and receives, [Pack], [Unpack], and the collectives of views except those
 // of a [Neighborhood]. Windows, package comm/pio and neighbour collectives return [ErrDevice]. If a copy from or
@@ -41,8 +43,8 @@ func (d *Device) String() string { return d.in.String() }
 // complete. Before a receive, work that uses the memory must be complete (in CUDA: cuStreamSynchronize).
 //
 // Without a transport that accesses device memory (transport.libfabric.hmem), weft copies messages through host
-// memory by the DeviceCopier: messages sent by rendezvous in parts of at most 64 KiB, others as a whole. A
-// collective copies its whole data.
+// memory by the DeviceCopier: messages sent by rendezvous in parts, others as a whole. A collective copies its
+// whole data.
 func OnDevice[T any](d *Device, addr uintptr, n int) View[T] {
 	if d == nil {
 		return View[T]{elem.ViewOn[T](nil, addr, n)}

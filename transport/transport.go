@@ -130,6 +130,9 @@ type PinningDomain interface {
 // DeviceDomain is a Domain whose endpoint reads from and writes to the memory of devices, such as GPUs
 // (CapDevice, FI_HMEM).
 type DeviceDomain interface {
+	// KnowsDevice reports whether the domain has a name for devices of this kind (DeviceMemory.Kind). If
+	// not, RegisterDevice returns ErrNotSupported; otherwise it may.
+	KnowsDevice(kind string) bool
 	// RegisterDevice makes memory of a device a memory region, as RegisterMemory does with host memory. mem
 	// has the address and the length of the memory; its bytes cannot be accessed. A Read or Write
 	// may have such a region as Op.Region. Op.Data is then a part of mem. If a rank accesses its own device

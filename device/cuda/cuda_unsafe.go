@@ -24,8 +24,9 @@ type GPU struct {
 
 // load loads the driver's library and initialises it.
 var load = sync.OnceValue(func() error {
-	if text := C.weft_cuda_load(); text != nil {
-		return fmt.Errorf("%w: load the CUDA driver: %s", comm.ErrNotSupported, C.GoString(text))
+	var text [256]C.char
+	if C.weft_cuda_load(&text[0], C.size_t(len(text))) != 0 {
+		return fmt.Errorf("%w: load the CUDA driver: %s", comm.ErrNotSupported, C.GoString(&text[0]))
 	}
 	return check("cuInit", C.weft_cuda_init())
 })

@@ -23,6 +23,7 @@ static struct {
 	CUresult (*count)(int *count);
 	CUresult (*get)(CUdevice *device, int ordinal);
 	CUresult (*retain)(CUcontext *ctx, CUdevice device);
+	CUresult (*release)(CUdevice device);
 	CUresult (*push)(CUcontext ctx);
 	CUresult (*pop)(CUcontext *ctx);
 	CUresult (*alloc)(CUdeviceptr *at, size_t n);
@@ -35,15 +36,16 @@ static struct {
 	CUresult (*text)(CUresult result, const char **text);
 } weft_cuda;
 
-// Loads the library. It returns NULL, or what is missing.
-static inline const char *weft_cuda_load(void)
+// Loads the library. It returns 0, or writes to text what is missing and returns -1.
+static inline int weft_cuda_load(char *text, size_t len)
 {
 	static const struct {
 		const char *name;
 		void *at;
 	} functions[] = {
 		{"cuInit", &weft_cuda.init}, {"cuDeviceGetCount", &weft_cuda.count}, {"cuDeviceGet", &weft_cuda.get},
-		{"cuDevicePrimaryCtxRetain", &weft_cuda.retain}, {"cuCtxPushCurrent_v2", &weft_cuda.push},
+		{"cuDevicePrimaryCtxRetain", &weft_cuda.retain},
+		{"cuDevicePrimaryCtxRelease_v2", &weft_cuda.release}, {"cuCtxPushCurrent_v2", &weft_cuda.push},
 		{"cuCtxPopCurrent_v2", &weft_cuda.pop}, {"cuMemAlloc_v2", &weft_cuda.alloc}, {"cuMemFree_v2", &weft_cuda.free},
 		{"cuStreamCreate", &weft_cuda.stream}, {"cuStreamSynchronize", &weft_cuda.wait},
 		{"cuMemcpyDtoHAsync_v2", &weft_cuda.to_host}, {"cuMemcpyHtoDAsync_v2", &weft_cuda.to_device},
@@ -51,16 +53,20 @@ static inline const char *weft_cuda_load(void)
 	};
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
-	if (!library)
-		return dlerror();
+	if (!library) {
+		snprintf(text, len, "%s", dlerror());
+		return -1;
+	}
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void *f = dlsym(library, functions[i].name);
 
-		if (!f)
-			return dlerror();
+		if (!f) {
+			snprintf(text, len, "%s", dlerror());
+			return -1;
+		}
 		memcpy(functions[i].at, &f, sizeof f);
 	}
-	return NULL;
+	return 0;
 }
 
 // Writes the name and the meaning of a result to text.
@@ -88,12 +94,15 @@ static inline CUresult weft_cuda_open(int ordinal, CUcontext *ctx, CUstream *str
 
 	if (!rc)
 		rc = weft_cuda.retain(ctx, device);
-	if (!rc)
-		rc = weft_cuda.push(*ctx);
 	if (rc)
 		return rc;
-	rc = weft_cuda.stream(stream, CU_STREAM_NON_BLOCKING);
-	weft_cuda.pop(&old);
+	rc = weft_cuda.push(*ctx);
+	if (!rc) {
+		rc = weft_cuda.stream(stream, CU_STREAM_NON_BLOCKING);
+		weft_cuda.pop(&old);
+	}
+	if (rc)
+		weft_cuda.release(device);
 	return rc;
 }
 

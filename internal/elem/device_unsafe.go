@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"sync"
 	"unsafe"
 
@@ -53,6 +54,8 @@ func ViewOn[T any](d *Device, addr uintptr, n int) Buffer {
 	switch {
 	case d == nil || d.copier == nil:
 		return b.broken(fmt.Errorf("%w: the Device is nil or has no DeviceCopier; pass one to NewDevice", ErrDevice))
+	case d.kind == "":
+		return b.broken(fmt.Errorf("%w: the Device has an empty kind", ErrDevice))
 	case n < 0 || t.Size > 0 && n > math.MaxInt/t.Size:
 		return b.broken(fmt.Errorf("%w: %d elements", ErrCount, n))
 	case n == 0:
@@ -97,7 +100,7 @@ func (d *Device) Gather(dst, buf []byte, from int) error {
 	if n <= 0 {
 		return nil
 	}
-	return d.failed("from", d.copier.ToHost(dst[:n], address(buf)+uintptr(from)))
+	return d.copy("from", func() error { return d.copier.ToHost(dst[:n], address(buf)+uintptr(from)) })
 }
 
 // Scatter implements [layout.Form].
@@ -106,15 +109,21 @@ func (d *Device) Scatter(buf, src []byte, from int) error {
 	if n <= 0 {
 		return nil
 	}
-	return d.failed("to", d.copier.ToDevice(address(buf)+uintptr(from), src[:n]))
+	return d.copy("to", func() error { return d.copier.ToDevice(address(buf)+uintptr(from), src[:n]) })
 }
 
 func address(buf []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(buf))) }
 
-// failed returns the error of a copy from or to the device.
-func (d *Device) failed(way string, err error) error {
-	if err == nil {
-		return nil
+// copy runs f, a copy from or to the device, and returns its error. If f panics, the panic is the error,
+// because the caller may hold a lock.
+func (d *Device) copy(way string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: copy %s %s: panic: %v\n%s", ErrDevice, way, d, p, debug.Stack())
+		}
+	}()
+	if err := f(); err != nil {
+		return fmt.Errorf("%w: copy %s %s: %w", ErrDevice, way, d, err)
 	}
-	return fmt.Errorf("%w: copy %s %s: %w", ErrDevice, way, d, err)
+	return nil
 }

@@ -53,6 +53,9 @@ type Unfinished struct {
 	receives bool    // the data arrives in MsgData messages and goes to r.buf, which is a buffer of the engine
 	done     bool    // the transfer has ended; Engine.mu guards msg, taker, done and err
 	err      error   // of a send: the error with which it has ended
+	// Of a receive: the error of the next receive of its message, because the sender could not send all of the
+	// message; nil: the message can be received.
+	lost error
 }
 
 // Error returns a text that says that the transfer still uses the call's buffer.
@@ -203,15 +206,21 @@ func (e *Engine) cutEnded(r *request) {
 	if u == nil {
 		return // the message was dropped, or was too long for its receive
 	}
-	u.held = nil
 	why := e.revoked[u.header.Context/2]
 	if cut.receives {
 		u.data = r.buf
-		// The transfer has failed, as a rule because its sender has. The message becomes an RTS again,
-		// because a receive that matches an RTS of a failed sender fails too.
-		if r.err != nil && why == nil {
+		switch {
+		case r.err == nil || why != nil:
+		case e.peers[u.source].err == nil:
+			cut.lost = r.err
+		default:
+			// The transfer has failed because its sender has. The message becomes an RTS again, because a
+			// receive that matches an RTS of a failed sender fails too.
 			u.header.Kind = wire.MsgRTS
 		}
+	}
+	if cut.lost == nil {
+		u.held = nil
 	}
 	to := cut.taker
 	if to.r == nil {

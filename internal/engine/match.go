@@ -241,8 +241,8 @@ type unexpected struct {
 	gen  uint32
 	data []byte  // data of an eager message, in a buffer of the engine; nil for an RTS, or if self is set
 	self Request // for a message of this rank to itself whose data is still in the send's buffer: the send
-	// A receive of the message was cut short, and its request still transfers the data (see
-	// cut.go); nil: no transfer is under way.
+	// A receive of the message was cut short. Its request still transfers the data, or has failed to do
+	// so (Unfinished.lost); see cut.go. nil: the data is here, or no receive has begun.
 	held *Unfinished
 	cost int         // bytes of its sender's credit that the message uses
 	next *unexpected // next entry in the list of unused ones

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/race"
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
@@ -440,6 +441,9 @@ func (e *Engine) protocolError(peer int32, err error) {
 func (e *Engine) peerError(peer int32, err error) error {
 	if p := &e.peers[peer]; p.err != nil {
 		return p.err
+	}
+	if errors.Is(err, elem.ErrDevice) {
+		return err // of this rank, not of the peer
 	}
 	if errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft) {
 		return failedError(peer, err)

@@ -160,7 +160,11 @@ func (e *Engine) closeQueued() bool {
 func (e *Engine) registerFor(r *request, to *rail, buf []byte, access transport.Access) (err error) {
 	_, dev := r.whole(to)
 	onDevice := dev != transport.DeviceMemory{}
-	switch s := e.span(buf); {
+	var s *Span
+	if !onDevice {
+		s = e.span(buf)
+	}
+	switch {
 	case r.region != nil || r.registered:
 		return nil
 	case r.registering:

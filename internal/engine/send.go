@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -569,8 +570,9 @@ func (e *Engine) sendSelf(r *request) {
 	}
 	if rr := e.posted.match(matchKey{m.Context, r.peer, m.Tag}); rr != nil {
 		err := e.completeOwn(rr, r, &m)
-		if r.mode == Standard && size <= e.eagerLimit {
-			err = nil // an eager send does not wait for the receive, so it does not report the receive's error
+		// An eager send does not wait for the receive, so it does not report the receive's error.
+		if r.mode == Standard && size <= e.eagerLimit && !errors.Is(err, elem.ErrDevice) {
+			err = nil
 		}
 		e.complete(r, err)
 		return

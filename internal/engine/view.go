@@ -54,8 +54,9 @@ func (r *request) whole(to *rail) (buf []byte, dev transport.DeviceMemory) {
 		return r.buf, dev
 	}
 	if d, ok := r.form.(device); ok && to.device != nil {
-		dev.Kind, dev.Ordinal = d.Memory()
-		return r.view, dev
+		if kind, ordinal := d.Memory(); to.device.KnowsDevice(kind) {
+			return r.view, transport.DeviceMemory{Kind: kind, Ordinal: ordinal}
+		}
 	}
 	return nil, dev
 }

@@ -1,6 +1,8 @@
 package mpi
 
 import (
+	"slices"
+
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
 	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
@@ -88,7 +90,7 @@ func (l *link) buffers() (reads, writes [][]byte) {
 }
 
 // viewParts is buffers for a collective with views. Data that it sends or receives without a view
-// is in l.send or l.recv.
+// is in l.send or l.recv. If a part that it reads overlaps one that it writes, reads is nil.
 func (l *link) viewParts() (reads, writes [][]byte) {
 	for _, v := range l.sendViews {
 		reads = append(reads, parts(v)...)
@@ -102,6 +104,11 @@ func (l *link) viewParts() (reads, writes [][]byte) {
 		reads = [][]byte{l.send}
 	case l.recvViews == nil:
 		writes = [][]byte{l.recv}
+	}
+	for _, w := range writes {
+		if slices.ContainsFunc(reads, func(r []byte) bool { return elem.Overlap(r, w) }) {
+			return nil, writes
+		}
 	}
 	return reads, writes
 }

@@ -67,7 +67,8 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 	if !inter || what != coll.KindReduce || root >= 0 {
 		sb = l.packed(send)
 	}
-	if what != coll.KindReduce || inter && root == Root || !inter && root == l.Rank() {
+	receives := what != coll.KindReduce || inter && root == Root || !inter && root == l.Rank()
+	if receives {
 		if recv.Type.Err != nil {
 			return l.refuse(recv.Type.Err)
 		}
@@ -76,7 +77,7 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 	if inter {
 		return l.interReduce(what, sb, rb, root)
 	}
-	if rb != nil || what != coll.KindReduce {
+	if receives {
 		if err := l.checkPair(sb, rb); err != nil {
 			return l.refuse(err)
 		}

@@ -1,10 +1,12 @@
 package mpi_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -341,6 +343,7 @@ func TestDeviceRefused(t *testing.T) {
 			"end of addresses":  {comm.OnDevice[int64](g.Device, math.MaxUint-16, 4).Err(), comm.ErrDevice},
 			"nothing":           {comm.OnDevice[int64](g.Device, 0, 0).Err(), nil},
 			"no device":         {comm.OnDevice[int64](nil, 8000, 1).Err(), comm.ErrDevice},
+			"no kind":           {comm.OnDevice[int64](comm.NewDevice("", 1, g.mem), 8000, 1).Err(), comm.ErrDevice},
 			"no copier":         {comm.OnDevice[int64](comm.NewDevice("cuda", 1, nil), 8000, 1).Err(), comm.ErrDevice},
 			"negative length":   {comm.OnDevice[int64](g.Device, 8000, -1).Err(), comm.ErrCount},
 			"length too great":  {comm.OnDevice[int64](g.Device, 8000, 1<<61).Err(), comm.ErrCount},
@@ -391,4 +394,109 @@ func TestDeviceFailsInCollective(t *testing.T) {
 			})
 		})
 	}
+}
+
+// stopping is a device whose copy number 6 to the host waits until the test goes on, and then fails.
+type stopping struct {
+	*devicetest.Device
+	at, goOn chan struct{}
+	copies   atomic.Int64
+}
+
+func (s *stopping) ToHost(dst []byte, src uintptr) error {
+	switch n := s.copies.Add(1); {
+	case n < 6:
+		return s.Device.ToHost(dst, src)
+	case n == 6:
+		close(s.at)
+		<-s.goOn
+	}
+	return errors.New("the device has stopped")
+}
+
+// TestDeviceFailsAfterCut ends the context of a receive in the middle of a message whose sender then fails: the
+// next receive of the message fails, too, whether it was posted before the failure or not.
+func TestDeviceFailsAfterCut(t *testing.T) {
+	for _, posted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("next receive posted before: %v", posted), func(t *testing.T) {
+			const n = 100_000
+			s := &stopping{Device: devicetest.New(t), at: make(chan struct{}), goOn: make(chan struct{})}
+			v := comm.OnDevice[int64](comm.NewDevice("cuda", 0, s), s.Alloc(t, 8*n), n)
+			commtest.Run(t, 2, func(c *comm.Comm) error {
+				if c.Rank() == 0 {
+					return wantErr("Send", v.Send(c, 1, 0), comm.ErrDevice, "the device has stopped")
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() { <-s.at; cancel() }()
+				in := make([]int64, n)
+				_, err := comm.Recv(c.WithContext(ctx), in, 0, 0)
+				if err := wantErr("Recv", err, context.Canceled, ""); err != nil {
+					return err
+				}
+				var r comm.Request
+				if posted {
+					r = comm.Irecv(c, in, 0, 0)
+				}
+				close(s.goOn)
+				if !posted {
+					r = comm.Irecv(c, in, 0, 0)
+				}
+				_, err = r.Wait()
+				return wantErr("Irecv", err, comm.ErrDevice, "rank 0 did not send all of the message")
+			}, commtest.WithProviders(inproc.NewFabric(inproc.WithoutRMA())))
+		})
+	}
+}
+
+// panicking is a device whose copies panic.
+type panicking struct{}
+
+func (panicking) ToHost([]byte, uintptr) error   { panic("to host") }
+func (panicking) ToDevice(uintptr, []byte) error { panic("to device") }
+
+// TestDevicePanics checks that a panic of a DeviceCopier is an error, and that the rank continues. Messages are
+// from the rank to itself, also short ones.
+func TestDevicePanics(t *testing.T) {
+	v := comm.OnDevice[int64](comm.NewDevice("board", 0, panicking{}), 1<<20, 4)
+	commtest.Run(t, 1, func(c *comm.Comm) error {
+		in := make([]int64, 4)
+		r := comm.Irecv(c, in, 0, 0)
+		if err := wantErr("Send", v.Send(c, 0, 0), comm.ErrDevice, "copy from board:0: panic: to host"); err != nil {
+			return err
+		}
+		_, err := r.Wait()
+		if err := wantErr("Irecv", err, comm.ErrDevice, "panic: to host"); err != nil {
+			return err
+		}
+		if err := wantErr("Send", v.Send(c, 0, 0), comm.ErrDevice, "panic: to host"); err != nil {
+			return err
+		}
+		if err := comm.Send(c, in, 0, 0); err != nil {
+			return err
+		}
+		_, err = v.Recv(c, 0, 0)
+		return wantErr("Recv", err, comm.ErrDevice, "copy to board:0: panic: to device")
+	})
+}
+
+// TestViewsInPlace reduces views in place on ranks that check buffers.
+func TestViewsInPlace(t *testing.T) {
+	commtest.Run(t, 3, func(c *comm.Comm) error {
+		v := comm.Of([]int{1, 2, 3, 4, 5, 6}, comm.Vector(3, 1, 2))
+		if _, err := comm.IallreduceView(c, v, v, comm.Sum).Wait(); err != nil {
+			return err
+		}
+		got := make([]int, 3)
+		if _, err := comm.Pack(got, v); err != nil || !slices.Equal(got, []int{3, 9, 15}) {
+			return fmt.Errorf("got %v, %w", got, err)
+		}
+		if _, err := comm.IreduceView(c, v, v, comm.Sum, 0).Wait(); err != nil {
+			return err
+		}
+		alone, err := c.Split(c.Rank(), 0)
+		if err != nil {
+			return err
+		}
+		return wantErr("Reduce", comm.Reduce(alone, got, nil, comm.Sum, 0), comm.ErrCount, "")
+	}, commtest.WithParam("check", "true"))
 }

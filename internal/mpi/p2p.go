@@ -54,7 +54,7 @@ func (c *Comm) Sendrecv(send elem.Buffer, dest, sendtag int, recv elem.Buffer, s
 	if err := recv.Type.Err; err != nil {
 		return Status{}, c.fail("Sendrecv", source, recvtag, err)
 	}
-	if send.Type.Layout == nil && recv.Type.Layout == nil && elem.Overlap(send.Bytes(), recv.Bytes()) {
+	if send.Type.Layout == nil && send.Type.Form == recv.Type.Form && elem.Overlap(send.Bytes(), recv.Bytes()) {
 		return Status{}, c.fail("Sendrecv", dest, sendtag, ErrBuffer)
 	}
 	return c.sendrecv(opSendrecv, send, dest, sendtag, recv, source, recvtag)

@@ -127,7 +127,7 @@ func (h *hints) chooseOne() ([]*fi.Info, error) {
 func (h *hints) info(caps fi.Caps, mr fi.MRMode) *fi.Info {
 	info := fi.NewInfo()
 	if h.hmem {
-		caps |= fi.CapHMEM
+		caps |= fi.CapHMEM | capsRMA
 	} else {
 		mr &^= fi.MRHMEM
 	}

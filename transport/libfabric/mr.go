@@ -107,6 +107,9 @@ var interfaces = map[string]fi.HMEMIface{
 	"cuda": fi.HMEMCUDA, "rocr": fi.HMEMROCR, "ze": fi.HMEMZE, "neuron": fi.HMEMNeuron, "synapseai": fi.HMEMSynapseAI,
 }
 
+// KnowsDevice implements [transport.DeviceDomain].
+func (d *domain) KnowsDevice(kind string) bool { return interfaces[kind] != fi.HMEMSystem }
+
 // RegisterDevice implements [transport.DeviceDomain] (fi_mr_regattr). Its registrations are not kept, because
 // the program may free the memory, and the same addresses then stand for other memory.
 func (d *domain) RegisterDevice(mem []byte, dev transport.DeviceMemory, access transport.Access) (transport.MemoryRegion, error) {

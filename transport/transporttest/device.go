@@ -94,6 +94,9 @@ func testDevices(w *world) {
 				return fmt.Errorf("write from rank %d: %w", from, err)
 			}
 		}
+		if dom.KnowsDevice("abacus") || !dom.KnowsDevice(gpu.Kind) {
+			return errors.New("KnowsDevice is wrong")
+		}
 		if _, err := dom.RegisterDevice(local, transport.DeviceMemory{Kind: "abacus"}, transport.Local); !errors.Is(err, transport.ErrNotSupported) {
 			return fmt.Errorf("memory of an unknown device: got %w, want %w", orNone(err), transport.ErrNotSupported)
 		}

@@ -62,6 +62,11 @@ int cuDevicePrimaryCtxRetain(void **ctx, int device)
 	return OK;
 }
 
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	return device < 10 || device >= 10 + GPUS ? INVALID_DEVICE : OK;
+}
+
 int cuCtxPushCurrent_v2(void *ctx)
 {
 	if (depth == DEPTH)
