@@ -287,6 +287,19 @@ func TestSpawnMany(t *testing.T) {
 	}
 }
 
+// TestSpawnedSession: a spawned process that has a session, and no Main, must not end before the connection
+// with its parent has.
+func TestSpawnedSession(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "session")
+	text, err := exec.Command("go", "build", "-o", program, "./testdata/session").CombinedOutput()
+	require.NoError(t, err, string(text))
+	j := testJob(1, filepath.Join(dir, "file"))
+	j.Apps[0].Program = program
+	res, _, stderr := runJob(t, j)
+	require.Zero(t, res.ExitCode, stderr)
+}
+
 // TestSpawnedFail: if a spawned rank fails, the job fails like for any other rank. No rank may remain.
 func TestSpawnedFail(t *testing.T) {
 	for action, c := range map[string]struct {

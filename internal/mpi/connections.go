@@ -94,6 +94,16 @@ func (x *connections) begin(j *job, e *ending) {
 	}()
 }
 
+// await blocks until the connection, whose end has begun, has ended. If ctx ends first, it cancels the end.
+func (e *ending) await(ctx context.Context) {
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		e.cancel()
+		<-e.done
+	}
+}
+
 // endAll ends all connections and returns their errors. It ends them at the same time, because the
 // processes at their other ends may end them in another order. If ctx ends first, endAll gives up. If
 // survives is set, the job continues after failures, and failures are no errors.
@@ -109,13 +119,29 @@ func (x *connections) endAll(ctx context.Context, survives bool) error {
 	x.mu.Unlock()
 	var errs []error
 	for _, e := range all {
-		select {
-		case <-e.done:
-		case <-ctx.Done():
-			e.cancel()
-			<-e.done
-		}
+		e.await(ctx)
 		if !e.freed && !survives || !isFailure(e.err) {
+			errs = append(errs, e.err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// awaitFreed blocks until the connections that the program has freed have ended, and returns their errors. If
+// ctx ends first, awaitFreed gives up.
+func (x *connections) awaitFreed(ctx context.Context) error {
+	var freed []*ending
+	x.mu.Lock()
+	for _, e := range x.open {
+		if e.freed {
+			freed = append(freed, e)
+		}
+	}
+	x.mu.Unlock()
+	var errs []error
+	for _, e := range freed {
+		e.await(ctx)
+		if !isFailure(e.err) {
 			errs = append(errs, e.err)
 		}
 	}

@@ -116,14 +116,21 @@ func (s *Session) Close() error {
 		return nil
 	}
 	sessions.Lock()
+	last := sessions.open == 1 && sessions.job == s.j
+	sessions.Unlock()
+	var ended error
+	if last { // the process may end after Close, and then it ends no connection any more
+		ended = s.j.connections.awaitFreed(s.ctx)
+	}
+	sessions.Lock()
 	defer sessions.Unlock()
 	if sessions.open--; sessions.open > 0 || sessions.job != s.j {
-		return nil
+		return s.fail("Close", ended)
 	}
 	sessions.paused = true
 	s.j.profiler.Stop() // the process may end from now on
 	flushed := s.j.eng.Flush(s.ctx)
-	return s.fail("Close", errors.Join(flushed, s.j.world.Pause(s.j.eng.Account())))
+	return s.fail("Close", errors.Join(ended, flushed, s.j.world.Pause(s.j.eng.Account())))
 }
 
 // live returns the job of the session, or the error of the call op if the session cannot be used.

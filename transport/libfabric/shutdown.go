@@ -5,6 +5,7 @@ package libfabric
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weft-hpc/weft/transport"
@@ -40,7 +41,7 @@ func (e *endpoint) Shutdown(ctx context.Context) error {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("libfabric: shutdown: %w", err)
+			return fmt.Errorf("libfabric: shutdown: %w: %s", err, d.waitsFor())
 		}
 		if d.arm() {
 			// Wake up and probe the peers, because not every provider reports the end of a peer.
@@ -100,6 +101,30 @@ func (d *domain) sendCloses() (done, again bool) {
 		}
 	}
 	return done, again
+}
+
+// waitsFor says what keeps Shutdown waiting.
+func (d *domain) waitsFor() string {
+	var list []string
+	for i := range d.arena.slots {
+		if s := &d.arena.slots[i]; s.what != opNone && d.peers[s.peer].err == nil {
+			list = append(list, fmt.Sprintf("%s rank %d is in flight", s.what, s.peer))
+		}
+	}
+	for r := range d.peers {
+		switch p := &d.peers[r]; {
+		case !p.contacted || p.err != nil || p.closeAcked:
+		case p.closeSent:
+			list = append(list, fmt.Sprintf("rank %d has not answered the close message", r))
+		default:
+			list = append(list, fmt.Sprintf("no close message has been sent to rank %d", r))
+		}
+	}
+	const most = 4
+	if n := len(list); n > most {
+		list = append(list[:most], fmt.Sprintf("and %d more", n-most))
+	}
+	return strings.Join(list, ", ")
 }
 
 // inFlight reports whether an operation is in flight whose peer has not failed. It calls
