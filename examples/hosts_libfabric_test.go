@@ -13,17 +13,45 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weft-hpc/weft/internal/testbed"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
+
+// twoHosts returns two hosts that are connected by two networks, and a program for libfabric.
+func twoHosts(t *testing.T) (c *testbed.Cluster, program string) {
+	c = testbed.Up(t, 2)
+	testbed.Connect(t, c.Hosts()[0], c.Hosts()[1], "eth1")
+	program = filepath.Join(t.TempDir(), "allreduce")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "libfabric", "-o", program, "./allreduce").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return c, program
+}
+
+// TestHostsOverProviders runs an example on two hosts over the providers of libfabric that use IP, with one
+// interface of each rank and with two.
+func TestHostsOverProviders(t *testing.T) {
+	c, program := twoHosts(t)
+	hosts := c.Names()[0] + ":2," + c.Names()[1] + ":2"
+	for _, provider := range []string{"tcp;ofi_rxm", libfabrictest.XNet(), "udp;ofi_rxd", "sockets"} {
+		for interfaces, joined := range map[string]string{"": " to 3", "eth0,eth1": " (eth0,eth1) to 3"} {
+			t.Run(provider+" "+interfaces, func(t *testing.T) {
+				cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "gorun"), "-ssh", c.SSH(), "-host", hosts, "-np", "4",
+					"-timeout", "1m", "-v", "-transport", "libfabric", "-provider", provider, "-p", "transport.libfabric.interface="+interfaces,
+					program, "-n", "30001", "-reps", "3")
+				out, err := cmd.CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				require.Contains(t, string(out), "joined by libfabric "+provider)
+				require.Contains(t, string(out), joined)
+				require.Contains(t, string(out), "correct")
+			})
+		}
+	}
+}
 
 // TestTwoInterfaces runs an example on two hosts that are connected by two networks. Each must carry about
 // half of the large transfers.
 func TestTwoInterfaces(t *testing.T) {
-	c := testbed.Up(t, 2)
+	c, program := twoHosts(t)
 	a, b := c.Hosts()[0], c.Hosts()[1]
-	testbed.Connect(t, a, b, "eth1")
-	program := filepath.Join(t.TempDir(), "allreduce")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "libfabric", "-o", program, "./allreduce").CombinedOutput()
-	require.NoError(t, err, "%s", out)
 	const doubles = 1 << 20
 	carried := func(iface string) int {
 		text, err := a.Command(t.Context(), "cat", "/proc/net/dev").Output()

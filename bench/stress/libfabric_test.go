@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 // TestStressManners runs jobs over libfabric, with testprov in the manner of several providers, and with
@@ -16,6 +18,19 @@ func TestStressManners(t *testing.T) {
 	const manners = "plain;verbs,nics=2;efa;cxi,nics=3;psm;late=300;enorx=6;eagain=30;efa,reorder=3"
 	args := []string{"-jobs", "12", "-kills", "8", "-seed", "1", "-first", "-timeout", "7m", "-testprov", manners}
 	require.Zero(t, run(&out, &out, args), &out)
+}
+
+// TestStressProviders runs jobs over the providers of libfabric that do not report the end of every peer. So no
+// rank is killed.
+func TestStressProviders(t *testing.T) {
+	for _, provider := range []string{"shm", libfabrictest.XNet(), "udp;ofi_rxd", "sockets"} {
+		t.Run(provider, func(t *testing.T) {
+			t.Setenv("WEFT_TRANSPORT_LIBFABRIC_PROVIDER", provider)
+			var out bytes.Buffer
+			args := []string{"-jobs", "2", "-kills", "0", "-seed", "88", "-first", "-timeout", "2m", "-transports", "libfabric"}
+			require.Zero(t, run(&out, &out, args), &out)
+		})
+	}
 }
 
 // TestStressRXM runs jobs over the provider of libfabric for tcp.
