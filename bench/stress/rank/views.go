@@ -189,7 +189,59 @@ func (e element[T]) views(k *call) error {
 			return err
 		}
 	}
-	return e.viewsOfAll(k)
+	if err := e.viewsOfAll(k); err != nil {
+		return err
+	}
+	return e.viewsReduced(k)
+}
+
+// viewsReduced combines the elements of views of all ranks, on one rank or on all.
+func (e element[T]) viewsReduced(k *call) error {
+	c, me, root, o := k.c, k.c.Rank(), k.rng.IntN(k.c.Size()), e.draw(k)
+	onAll, form := k.rng.IntN(2) == 0, k.own.IntN(2)
+	parts, slice, _, err := e.operands(k, k.length(2*e.size(), 2*c.Size()), true)
+	if err != nil {
+		return err
+	}
+	send, err := e.drawView(k, len(slice))
+	if err != nil {
+		return err
+	}
+	send.put(slice)
+	receives := onAll || me == root
+	recv, inPlace := send, receives && k.own.IntN(3) == 0
+	if !inPlace {
+		if recv, err = e.drawView(k, len(slice)); err != nil {
+			return err
+		}
+	}
+	view, checks := recv.view, []func() error{send.expect("view that was sent", slice)}
+	if receives {
+		checks = append(checks, recv.expect("view with the result", fold(o.do, parts)))
+	} else {
+		view = comm.View[T]{}
+	}
+	if inPlace {
+		checks = checks[1:]
+	}
+	k.delay()
+	switch {
+	case onAll && form == 0:
+		err = comm.AllreduceView(c, send.view, view, o.op)
+	case onAll:
+		_, err = k.wait([]comm.Request{comm.IallreduceView(c, send.view, view, o.op)})
+	case form == 0:
+		err = comm.ReduceView(c, send.view, view, o.op, root)
+	default:
+		_, err = k.wait([]comm.Request{comm.IreduceView(c, send.view, view, o.op, root)})
+	}
+	if err == nil {
+		err = all(checks)
+	}
+	if err != nil {
+		return fmt.Errorf("%s of views of %d elements, on all ranks: %v, root %d: %w", o.name, len(slice), onAll, root, err)
+	}
+	return nil
 }
 
 // viewsOfAll does a collective with a view for each rank. If the collective has a transfer from
