@@ -29,7 +29,8 @@ func NewDevice(kind string, ordinal int, c DeviceCopier) *Device {
 // String returns the kind and the number of the device, such as "cuda:0".
 func (d *Device) String() string { return d.in.String() }
 
-// OnDevice returns the View of n elements in the memory of a device, from the address addr on. The first
+// OnDevice returns the View of n elements in the memory of a device, from the address addr on. The address must
+// not be one of Go's heap, as those of no driver are. The first
 // call for a device and a type T allocates; later calls do not. The memory must stay allocated as long as a
 // call or a request uses the View. With transport.libfabric.hmem it may stay registered for a moment after
 // that, so the driver must permit to free registered memory, as CUDA's does.

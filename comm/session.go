@@ -38,7 +38,8 @@ func (c *Comm) Session() *Session { return (*Session)(c.in().Session()) }
 // end after Close of its last session, or open another one. Close is local, with one exception: Close of the
 // last session blocks until the connections with other jobs that the program has freed have ended, for which
 // the other jobs free them, too. If the context of the session ends first, Close returns its error. Errors:
-// ErrClosed if the session was closed before; an error of the launcher.
+// ErrClosed if the session was closed before; an error of the launcher; those of [Comm.Finalize] for such a
+// connection.
 func (s *Session) Close() error { return s.in().Close() }
 
 // Psets returns the names of the sets of processes that this process is in

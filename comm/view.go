@@ -163,7 +163,8 @@ func IalltoallView[T any](c *Comm, send, recv []View[T]) Request {
 
 // ReduceView is [Reduce] for the elements of views: send has n elements on all ranks, and recv has n elements
 // on the root. On other ranks recv is ignored, and may be the zero View. send and recv may be the same view,
-// but must not share elements in another way, which ReduceView reports only for contiguous views. Some ranks
+// but must not share elements in another way, which ReduceView reports only for contiguous
+// views of slices. Some ranks
 // may call Reduce instead. Errors: those of Reduce.
 func ReduceView[T any](c *Comm, send, recv View[T], op OpFor[T], root int) error {
 	return c.in().ReduceView(send.buffer(), recv.buffer(), opOf(op), root)

@@ -27,7 +27,7 @@ func TestStressProviders(t *testing.T) {
 		t.Run(provider, func(t *testing.T) {
 			t.Setenv("WEFT_TRANSPORT_LIBFABRIC_PROVIDER", provider)
 			var out bytes.Buffer
-			args := []string{"-jobs", "2", "-kills", "0", "-seed", "88", "-first", "-timeout", "2m", "-transports", "libfabric"}
+			args := []string{"-jobs", "2", "-kills", "0", "-seed", "88", "-first", "-timeout", "4m", "-transports", "libfabric"}
 			require.Zero(t, run(&out, &out, args), &out)
 		})
 	}

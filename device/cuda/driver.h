@@ -44,8 +44,7 @@ static inline int weft_cuda_load(char *text, size_t len)
 		void *at;
 	} functions[] = {
 		{"cuInit", &weft_cuda.init}, {"cuDeviceGetCount", &weft_cuda.count}, {"cuDeviceGet", &weft_cuda.get},
-		{"cuDevicePrimaryCtxRetain", &weft_cuda.retain},
-		{"cuDevicePrimaryCtxRelease_v2", &weft_cuda.release}, {"cuCtxPushCurrent_v2", &weft_cuda.push},
+		{"cuDevicePrimaryCtxRetain", &weft_cuda.retain}, {"cuCtxPushCurrent_v2", &weft_cuda.push},
 		{"cuCtxPopCurrent_v2", &weft_cuda.pop}, {"cuMemAlloc_v2", &weft_cuda.alloc}, {"cuMemFree_v2", &weft_cuda.free},
 		{"cuStreamCreate", &weft_cuda.stream}, {"cuStreamSynchronize", &weft_cuda.wait},
 		{"cuMemcpyDtoHAsync_v2", &weft_cuda.to_host}, {"cuMemcpyHtoDAsync_v2", &weft_cuda.to_device},
@@ -66,6 +65,7 @@ static inline int weft_cuda_load(char *text, size_t len)
 		}
 		memcpy(functions[i].at, &f, sizeof f);
 	}
+	*(void **) &weft_cuda.release = dlsym(library, "cuDevicePrimaryCtxRelease_v2"); // since CUDA 11
 	return 0;
 }
 
@@ -101,7 +101,7 @@ static inline CUresult weft_cuda_open(int ordinal, CUcontext *ctx, CUstream *str
 		rc = weft_cuda.stream(stream, CU_STREAM_NON_BLOCKING);
 		weft_cuda.pop(&old);
 	}
-	if (rc)
+	if (rc && weft_cuda.release)
 		weft_cuda.release(device);
 	return rc;
 }

@@ -23,9 +23,9 @@ import (
 //	         the sender sends it    the data goes to a buffer of the engine, and the next
 //	                                receive copies it from there
 //
-// So no message is lost if a receive is cut short. (Exception: if the message is too long for the
+// So no message is lost if a receive is cut short. (Exceptions: if the message is too long for the
 // receive (ErrTruncate), and the sender is sending it, it is lost, because the sender sends only
-// the part that fits.) The message returns to its place in the unexpected queue, before later
+// the part that fits. A message is also lost if a copy from or to a device fails.) The message returns to its place in the unexpected queue, before later
 // messages of the same sender. If another receive that accepts the message was posted meanwhile,
 // that receive gets it.
 //
@@ -54,7 +54,7 @@ type Unfinished struct {
 	done     bool    // the transfer has ended; Engine.mu guards msg, taker, done and err
 	err      error   // of a send: the error with which it has ended
 	// Of a receive: the error of the next receive of its message, because the sender could not send all of the
-	// message; nil: the message can be received.
+	// message; nil: the message can be received. Engine.mu guards it.
 	lost error
 }
 

@@ -106,7 +106,7 @@ func (e *Engine) sendLeave(peer int32) {
 
 // refuseInFinalize drops an unexpected message if its sender waits for the receive (see
 // finalizeRefusal), because this rank is in Finalize and will not receive it. It drops no message
-// whose data an earlier receive still transfers (u.held).
+// whose data an earlier receive still transfers, or has failed to (u.held).
 func (e *Engine) refuseInFinalize(u *unexpected) {
 	if why := e.finalizeRefusal(&u.header); why != nil && u.held == nil {
 		e.unexpected.take(u)

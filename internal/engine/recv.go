@@ -95,7 +95,9 @@ func (e *Engine) accept(r *request, u *unexpected) {
 	case e.closed:
 		e.complete(r, errFinalize)
 	case u.held != nil && u.held.lost != nil:
-		e.complete(r, u.held.lost)
+		if e.matched(r, u.source, &u.header) == nil {
+			e.complete(r, u.held.lost)
+		}
 	case s.r != nil && s.doneLocked(): // Engine.fail has ended the send, whose buffer held the data
 		e.complete(r, e.fatal)
 	case s.r != nil:

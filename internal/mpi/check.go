@@ -90,10 +90,13 @@ func (l *link) buffers() (reads, writes [][]byte) {
 }
 
 // viewParts is buffers for a collective with views. Data that it sends or receives without a view
-// is in l.send or l.recv. If a part that it reads overlaps one that it writes, reads is nil.
+// is in l.send or l.recv. reads lacks the parts of a view whose memory overlaps that of a view that the
+// collective writes, because the two may share elements.
 func (l *link) viewParts() (reads, writes [][]byte) {
 	for _, v := range l.sendViews {
-		reads = append(reads, parts(v)...)
+		if !slices.ContainsFunc(l.recvViews, func(r elem.Buffer) bool { return elem.Overlap(v.Bytes(), r.Bytes()) }) {
+			reads = append(reads, parts(v)...)
+		}
 	}
 	for _, v := range l.recvViews {
 		writes = append(writes, parts(v)...)
@@ -104,11 +107,6 @@ func (l *link) viewParts() (reads, writes [][]byte) {
 		reads = [][]byte{l.send}
 	case l.recvViews == nil:
 		writes = [][]byte{l.recv}
-	}
-	for _, w := range writes {
-		if slices.ContainsFunc(reads, func(r []byte) bool { return elem.Overlap(r, w) }) {
-			return nil, writes
-		}
 	}
 	return reads, writes
 }

@@ -82,7 +82,7 @@ func (x *connections) release(j *job) {
 func (x *connections) begin(j *job, e *ending) {
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
-	go func() { // ends when the ranks of the connection have ended it or have failed, or after cancel; endAll waits for it
+	go func() { // ends when the ranks of the connection have ended it or have failed, or after cancel; endAll or awaitFreed waits for it
 		defer close(e.done)
 		defer cancel()
 		err := j.finalize(ctx)
@@ -127,23 +127,38 @@ func (x *connections) endAll(ctx context.Context, survives bool) error {
 	return errors.Join(errs...)
 }
 
-// awaitFreed blocks until the connections that the program has freed have ended, and returns their errors. If
-// ctx ends first, awaitFreed gives up.
-func (x *connections) awaitFreed(ctx context.Context) error {
-	var freed []*ending
+// anyFreed reports whether there is a connection that the program has freed and awaitFreed has not awaited.
+func (x *connections) anyFreed() bool {
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	for _, e := range x.open {
 		if e.freed {
-			freed = append(freed, e)
+			return true
+		}
+	}
+	return false
+}
+
+// awaitFreed blocks until the connections that the program has freed have ended, and returns their errors, which
+// nothing reports again. If ctx ends first, awaitFreed gives up.
+func (x *connections) awaitFreed(ctx context.Context) error {
+	freed := make(map[*job]*ending)
+	x.mu.Lock()
+	for j, e := range x.open {
+		if e.freed {
+			freed[j] = e
 		}
 	}
 	x.mu.Unlock()
 	var errs []error
-	for _, e := range freed {
+	for j, e := range freed {
 		e.await(ctx)
 		if !isFailure(e.err) {
 			errs = append(errs, e.err)
 		}
+		x.mu.Lock()
+		delete(x.open, j)
+		x.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -415,7 +416,7 @@ func (s *stopping) ToHost(dst []byte, src uintptr) error {
 }
 
 // TestDeviceFailsAfterCut ends the context of a receive in the middle of a message whose sender then fails: the
-// next receive of the message fails, too, whether it was posted before the failure or not.
+// next receive of the message fails, too, whether it was posted before the failure or after it.
 func TestDeviceFailsAfterCut(t *testing.T) {
 	for _, posted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("next receive posted before: %v", posted), func(t *testing.T) {
@@ -424,8 +425,11 @@ func TestDeviceFailsAfterCut(t *testing.T) {
 			v := comm.OnDevice[int64](comm.NewDevice("cuda", 0, s), s.Alloc(t, 8*n), n)
 			commtest.Run(t, 2, func(c *comm.Comm) error {
 				if c.Rank() == 0 {
-					return wantErr("Send", v.Send(c, 1, 0), comm.ErrDevice, "the device has stopped")
+					err := wantErr("Send", v.Send(c, 1, 0), comm.ErrDevice, "the device has stopped")
+					return errors.Join(err, comm.Send(c, []byte{1}, 1, 1))
 				}
+				goOn := sync.OnceFunc(func() { close(s.goOn) })
+				defer goOn()
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() { <-s.at; cancel() }()
 				in := make([]int64, n)
@@ -437,9 +441,12 @@ func TestDeviceFailsAfterCut(t *testing.T) {
 				if posted {
 					r = comm.Irecv(c, in, 0, 0)
 				}
-				close(s.goOn)
-				if !posted {
-					r = comm.Irecv(c, in, 0, 0)
+				goOn()
+				if !posted { // receive only after the sender's failure
+					if _, err := comm.Recv(c, make([]byte, 1), 0, 1); err != nil {
+						return err
+					}
+					r = comm.Irecv(c, in, comm.AnySource, comm.AnyTag)
 				}
 				_, err = r.Wait()
 				return wantErr("Irecv", err, comm.ErrDevice, "rank 0 did not send all of the message")

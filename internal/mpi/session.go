@@ -24,8 +24,8 @@ import (
 //	the last Close, if Init was not called ─► pauses the job: the process may end
 //	Open or Init after that                ─► resumes the job
 //
-// Close is local, because the processes may open and close sessions in different orders. So the
-// engine of a paused job stays open. If the process then ends, the other processes regard it as
+// Close is local, because the processes may open and close sessions in different orders; only the last one
+// waits, for the ends of connections with other jobs. So the engine of a paused job stays open. If the process then ends, the other processes regard it as
 // failed. That has no effect on them, because they have freed the communicators that they had in
 // common with it. Only the processes of its group make a communicator of a session.
 
@@ -116,14 +116,15 @@ func (s *Session) Close() error {
 		return nil
 	}
 	sessions.Lock()
-	last := sessions.open == 1 && sessions.job == s.j
-	sessions.Unlock()
-	var ended error
-	if last { // the process may end after Close, and then it ends no connection any more
-		ended = s.j.connections.awaitFreed(s.ctx)
-	}
-	sessions.Lock()
 	defer sessions.Unlock()
+	var ended error
+	// After Close of the last session the process may end, so it could not end a connection any more. While
+	// Close waits, other goroutines may open and close sessions.
+	for sessions.open == 1 && sessions.job == s.j && s.j.connections.anyFreed() {
+		sessions.Unlock()
+		ended = errors.Join(ended, s.j.connections.awaitFreed(s.ctx))
+		sessions.Lock()
+	}
 	if sessions.open--; sessions.open > 0 || sessions.job != s.j {
 		return s.fail("Close", ended)
 	}

@@ -25,7 +25,7 @@ func withHMEM(t testing.TB, prov string) transport.Provider {
 
 // TestConformanceDevices runs conformance tests of RMA with FI_HMEM.
 func TestConformanceDevices(t *testing.T) {
-	for _, script := range []string{"plain", "verbs", "efa,late=100", "cxi,eagain=30", "cxi,nics=2", "psm"} {
+	for _, script := range []string{"verbs", "efa,late=100", "cxi,nics=2", "psm,eagain=30"} {
 		t.Run(script, func(t *testing.T) {
 			transporttest.Run(t, transporttest.OpenWith(func(t testing.TB) (transport.Provider, func(int)) {
 				t.Helper()

@@ -107,9 +107,13 @@ func (d *domain) sendCloses() (done, again bool) {
 func (d *domain) waitsFor() string {
 	var list []string
 	for i := range d.arena.slots {
-		if s := &d.arena.slots[i]; s.what != opNone && d.peers[s.peer].err == nil {
-			list = append(list, fmt.Sprintf("%s rank %d is in flight", s.what, s.peer))
+		s := &d.arena.slots[i]
+		if p := &d.peers[s.peer]; s.what != opNone && (p.err == nil || p.closeReceived) {
+			list = append(list, fmt.Sprintf("an operation with rank %d is in flight (%s)", s.peer, s.what))
 		}
+	}
+	for _, r := range d.pendingAcks {
+		list = append(list, fmt.Sprintf("the close message of rank %d has not been answered", r))
 	}
 	for r := range d.peers {
 		switch p := &d.peers[r]; {
