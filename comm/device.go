@@ -10,8 +10,8 @@ type Device struct{ in *elem.Device }
 // DeviceCopier copies between host memory and the memory of a device. Device addresses are those of the
 // device's driver; they may lie inside an allocation. Both methods block until the copy is complete. The rank's
 // messages make no progress during a copy, so a copy should not wait for other work on the device. Goroutines
-// may call the methods concurrently. The methods must not call weft or
-// runtime.Goexit. If a method panics, the panic is its error.
+// may call the methods concurrently. The methods must not call weft or runtime.Goexit. If a method panics, the
+// panic is its error.
 type DeviceCopier interface {
 	// ToHost copies len(dst) bytes to dst, from the address src on.
 	ToHost(dst []byte, src uintptr) error
@@ -30,10 +30,10 @@ func NewDevice(kind string, ordinal int, c DeviceCopier) *Device {
 func (d *Device) String() string { return d.in.String() }
 
 // OnDevice returns the View of n elements in the memory of a device, from the address addr on. The address must
-// not be one of Go's heap, as those of no driver are. The first
-// call for a device and a type T allocates; later calls do not. The memory must stay allocated as long as a
-// call or a request uses the View. With transport.libfabric.hmem it may stay registered for a moment after
-// that, so the driver must permit to free registered memory, as CUDA's does.
+// not be one of Go's heap; drivers return no such address. The first call for a device and a type T allocates;
+// later calls do not. The memory must stay allocated as long as a call or a request uses the View. With
+// transport.libfabric.hmem it may stay registered for a moment after that, so the driver must allow the program
+// to free registered memory.
 //
 // These calls accept the View: sends and receives, [Pack], [Unpack], and the collectives of views except those
 // of a [Neighborhood]. Windows, package comm/pio and neighbour collectives return [ErrDevice]. If a copy from or

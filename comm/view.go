@@ -163,30 +163,29 @@ func IalltoallView[T any](c *Comm, send, recv []View[T]) Request {
 
 // ReduceView is [Reduce] for the elements of views: send has n elements on all ranks, and recv has n elements
 // on the root. On other ranks recv is ignored, and may be the zero View. send and recv may be the same view,
-// but must not share elements in another way, which ReduceView reports only for contiguous
-// views of slices. Some ranks
-// may call Reduce instead. Errors: those of Reduce.
+// but must not share elements in another way, which ReduceView reports only for contiguous views of slices.
+// Some ranks may call Reduce instead. Errors: those of Reduce.
 func ReduceView[T any](c *Comm, send, recv View[T], op OpFor[T], root int) error {
-	return c.in().ReduceView(send.buffer(), recv.buffer(), opOf(op), root)
+	return c.in().Reduce(send.buffer(), recv.buffer(), opOf(op), root)
 }
 
 // IreduceView is [ReduceView], except that it does not block. The views belong to the request until the
 // request is complete.
 func IreduceView[T any](c *Comm, send, recv View[T], op OpFor[T], root int) Request {
-	return Request(c.in().IreduceView(send.buffer(), recv.buffer(), opOf(op), root))
+	return Request(c.in().Ireduce(send.buffer(), recv.buffer(), opOf(op), root))
 }
 
 // AllreduceView is [Allreduce] for the elements of views: send and recv have n elements on all ranks. They may
 // be the same view, but must not share elements in another way, as for [ReduceView]. Some ranks may call
 // Allreduce instead. Errors: those of Allreduce.
 func AllreduceView[T any](c *Comm, send, recv View[T], op OpFor[T]) error {
-	return c.in().AllreduceView(send.buffer(), recv.buffer(), opOf(op))
+	return c.in().Allreduce(send.buffer(), recv.buffer(), opOf(op))
 }
 
 // IallreduceView is [AllreduceView], except that it does not block. The views belong to the request until
 // the request is complete.
 func IallreduceView[T any](c *Comm, send, recv View[T], op OpFor[T]) Request {
-	return Request(c.in().IallreduceView(send.buffer(), recv.buffer(), opOf(op)))
+	return Request(c.in().Iallreduce(send.buffer(), recv.buffer(), opOf(op)))
 }
 
 // Pack copies the elements of v to dst, in the order of a message, and returns their number

@@ -74,7 +74,7 @@ func (d *Device) of(t *Type) *Type {
 		return have.(*Type)
 	}
 	derived := *t
-	derived.Form, derived.device, derived.of = d, d, t
+	derived.Form, derived.of = d, t
 	have, _ := d.types.LoadOrStore(t, &derived)
 	return have.(*Type)
 }
@@ -82,8 +82,8 @@ func (d *Device) of(t *Type) *Type {
 // HostErr returns the error of a call with a buffer of type t that must be host memory; nil: it is
 // host memory that can be sent.
 func (t *Type) HostErr() error {
-	if t.Err == nil && t.device != nil {
-		return fmt.Errorf("%w: the call needs host memory, and the view is in memory of %s", ErrDevice, t.device)
+	if d, ok := t.Form.(*Device); ok && t.Err == nil {
+		return fmt.Errorf("%w: the call needs host memory, and the view is in memory of %s", ErrDevice, d)
 	}
 	return t.Err
 }

@@ -40,7 +40,6 @@ type Type struct {
 	// Form describes the elements of a view (ViewAs, ViewOn). Its other fields are those of the element type.
 	Form   layout.Form
 	Layout *layout.Layout // the Form, if it is a layout in host memory; otherwise nil
-	device *Device        // the Form, if it is a device; otherwise nil
 	of     *Type          // of a Type with a Form: the Type of its elements
 }
 

@@ -110,7 +110,8 @@ func (e *Engine) registerTask(t *registration) {
 	}
 }
 
-// registerNow registers buf with a rail. dev is the device that buf is memory of; zero: the host. If the registration takes long, registerNow releases the lock
+// registerNow registers buf with a rail. dev is the device that buf is memory of; zero: the host. If the
+// registration takes long, registerNow releases the lock
 // meanwhile, so a Service and the code that handles completions must not call it.
 func (e *Engine) registerNow(to *rail, buf []byte, dev transport.DeviceMemory, access transport.Access) (transport.MemoryRegion, error) {
 	if to.pin == nil {

@@ -86,26 +86,6 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 	return l.ready(what, root, len(sb))
 }
 
-// ReduceView implements comm.ReduceView, which documents the call.
-func (c *Comm) ReduceView(send, recv elem.Buffer, op *Op, root int) error {
-	return run(c.reduce("ReduceView", coll.KindReduce, send, recv, op, root))
-}
-
-// IreduceView implements comm.IreduceView, which documents the call.
-func (c *Comm) IreduceView(send, recv elem.Buffer, op *Op, root int) Request {
-	return c.spawn(c.reduce("IreduceView", coll.KindReduce, send, recv, op, root))
-}
-
-// AllreduceView implements comm.AllreduceView, which documents the call.
-func (c *Comm) AllreduceView(send, recv elem.Buffer, op *Op) error {
-	return run(c.reduce("AllreduceView", coll.KindAllreduce, send, recv, op, 0))
-}
-
-// IallreduceView implements comm.IallreduceView, which documents the call.
-func (c *Comm) IallreduceView(send, recv elem.Buffer, op *Op) Request {
-	return c.spawn(c.reduce("IallreduceView", coll.KindAllreduce, send, recv, op, 0))
-}
-
 // ReduceScatterBlock implements comm.ReduceScatterBlock, which documents the call.
 func (c *Comm) ReduceScatterBlock(send, recv elem.Buffer, op *Op) error {
 	return run(c.reduceScatterBlock("ReduceScatterBlock", send, recv, op))

@@ -293,9 +293,9 @@ func (r *region) Key() uint64  { return r.key }
 func (r *region) Base() uint64 { return r.base }
 
 // Close ends peers' access to the region (fi_close) and unpins its memory, unless the registration
-// is kept (keep.go). The caller must not use or close the region again after that,
-// because RegisterMemory reuses it. If fi_close fails, the region stays open and pinned. Peers must have ended their accesses before Close: providers over
-// sockets continue an access that has started, and shm cannot refuse an access.
+// is kept (keep.go). The caller must not use or close the region again after that, because RegisterMemory
+// reuses it. If fi_close fails, the region stays open and pinned. Peers must have ended their accesses before
+// Close: providers over sockets continue an access that has started, and shm cannot refuse an access.
 func (r *region) Close() error {
 	t := &r.d.mrs
 	t.mu.Lock()
