@@ -10,9 +10,9 @@ import (
 // Collectives over views
 //
 // A view is a Buffer whose type has a form: a layout, or the device in whose memory the data is. A
-// collective first copies the data of its send views to scratch memory (link.pack). Then it works on contiguous data. At its end it copies the
-// received data from scratch memory to its receive views (link.unpack). So some ranks may pass
-// views and others slices to the same collective:
+// collective first copies the data of its send views to scratch memory (link.pack). Then it works on
+// contiguous data. At its end it copies the received data from scratch memory to its receive views
+// (link.unpack). So some ranks may pass views and others slices to the same collective:
 //
 //	GatherView  is a Gatherv     ScatterView  is a Scatterv     Bcast is the same call
 //	AllgatherView an Allgatherv  AlltoallView an Alltoallv

@@ -23,14 +23,17 @@ type fabric struct {
 }
 
 // fabrics are the fabrics of the tests. The code of files does not depend on the fabric; the fabrics
-// differ in how messages with layouts and windows work. Files with build tags add more.
+// differ in how messages with layouts and windows work. Files with build tags add more. Ranks of different
+// hosts would use any interface; those named here stay, while tests that run at the same time add and remove
+// others.
 var fabrics = []fabric{
 	{name: "inproc", open: func() transport.Provider { return inproc.NewFabric() }},
 	{name: "without RMA", open: func() transport.Provider {
 		return inproc.NewFabric(inproc.WithoutRMA(), inproc.WithMaxMsgSize(2000))
 	}},
 	{name: "shm", open: shm.New},
-	{name: "tcp", open: func() transport.Provider { return tcp.New() }},
+	{name: "tcp", open: func() transport.Provider { return tcp.New() },
+		opts: []commtest.Option{commtest.WithParam("transport.tcp.interface", "127.0.0.1")}},
 }
 
 // overFabrics runs f over each of fabrics with each number of ranks in counts.
