@@ -19,6 +19,18 @@ type DeviceCopier interface {
 	ToDevice(dst uintptr, src []byte) error
 }
 
+// DeviceIdentifier is an optional interface of a DeviceCopier. With it weft keeps the registrations of device memory
+// that several messages use (transport.libfabric.hmem). The method shows weft that the program has freed the memory
+// and that other memory has its address now.
+type DeviceIdentifier interface {
+	// AllocationID returns the number of the allocation that contains addr. Two allocations of the device must
+	// not have the same number, even if one was freed before the other was made (in CUDA:
+	// CU_POINTER_ATTRIBUTE_BUFFER_ID). 0 means that the number is unknown; then no registration is kept.
+	// Messages make no progress during the call, so it should be quick. What DeviceCopier says about
+	// goroutines and weft holds here, too. If the method panics, the number is unknown.
+	AllocationID(addr uintptr) uint64
+}
+
 // NewDevice returns the Device of this kind with this number. kind is the name of libfabric's interface to
 // such devices, in lower case: "cuda", "rocr", "ze", "neuron" or "synapseai" (fi_mr(3), iface). For a device that
 // libfabric does not know, kind may be any other name that is not empty; weft then copies through c.
@@ -32,8 +44,8 @@ func (d *Device) String() string { return d.in.String() }
 // OnDevice returns the View of n elements in the memory of a device, from the address addr on. The address must
 // not be one of Go's heap; drivers return no such address. The first call for a device and a type T allocates;
 // later calls do not. The memory must stay allocated as long as a call or a request uses the View. With
-// transport.libfabric.hmem it may stay registered for a moment after that, so the driver must allow the program
-// to free registered memory.
+// transport.libfabric.hmem it may stay registered after that, so the driver must allow the program to free
+// registered memory.
 //
 // These calls accept the View: sends and receives, [Pack], [Unpack], and the collectives of views except those
 // of a [Neighborhood]. Windows, package comm/pio and neighbour collectives return [ErrDevice]. If a copy from or

@@ -121,10 +121,10 @@ type Domain interface {
 // (CapPin). RegisterMemory and MemoryRegion.Close may run concurrently with each other and with all
 // other calls of the domain. After Close of the domain, RegisterMemory returns ErrClosed.
 type PinningDomain interface {
-	// KeptMemory returns a region of buf, as RegisterMemory does, if a registration that the domain
-	// has kept (MayKeep) contains buf; otherwise it returns nil. Neither KeptMemory nor Close of
-	// its result takes long.
-	KeptMemory(buf []byte, access Access) MemoryRegion
+	// KeptMemory returns a region of buf, as RegisterMemory or RegisterDevice does, if a registration that
+	// the domain has kept (MayKeep) contains buf; otherwise it returns nil. dev is the device that buf is
+	// memory of; zero: the host. Neither KeptMemory nor Close of its result takes long.
+	KeptMemory(buf []byte, dev DeviceMemory, access Access) MemoryRegion
 }
 
 // DeviceDomain is a Domain whose endpoint reads from and writes to the memory of devices, such as GPUs
@@ -137,7 +137,7 @@ type DeviceDomain interface {
 	// has the address and the length of the memory; its bytes cannot be accessed. A Read or Write
 	// may have such a region as Op.Region. Op.Data is then a part of mem. If a rank accesses its own device
 	// region, the operation returns ErrNotSupported. If memory of that kind cannot be registered,
-	// RegisterDevice returns ErrNotSupported.
+	// RegisterDevice returns ErrNotSupported. MayKeep has no effect if dev.Allocation is 0.
 	RegisterDevice(mem []byte, dev DeviceMemory, access Access) (MemoryRegion, error)
 }
 
@@ -145,6 +145,9 @@ type DeviceDomain interface {
 type DeviceMemory struct {
 	Kind    string // name of the interface to devices of this kind in libfabric, in lower case: "cuda", "rocr", "ze", "neuron", "synapseai"
 	Ordinal int    // number of the device among those of its kind
+	// Allocation is the number of the allocation that contains the memory; 0: unknown. Two allocations of a
+	// device never have the same number, even if one follows the other at the same address.
+	Allocation uint64
 }
 
 // Attr describes a domain and its abilities (struct fi_domain_attr, fi_info).

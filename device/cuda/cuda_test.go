@@ -117,6 +117,27 @@ func exchange(c *comm.Comm, gpu *cuda.GPU, n int) error {
 	return nil
 }
 
+// TestAllocationID checks that the memory of an allocation has one number, and other memory another one.
+func TestAllocationID(t *testing.T) {
+	gpus(t)
+	gpu, err := cuda.Open(0)
+	require.NoError(t, err)
+	var device comm.DeviceIdentifier = gpu
+	seen := make(map[uint64]bool)
+	for range 5 {
+		at, err := gpu.Alloc(1000)
+		require.NoError(t, err)
+		id := device.AllocationID(at)
+		require.NotZero(t, id)
+		require.False(t, seen[id])
+		seen[id] = true
+		require.Equal(t, id, device.AllocationID(at+999))
+		require.NoError(t, gpu.Free(at))
+		require.NotEqual(t, id, device.AllocationID(at))
+	}
+	require.Zero(t, device.AllocationID(4096))
+}
+
 // TestErrors checks that errors of the driver come back with their names.
 func TestErrors(t *testing.T) {
 	n := gpus(t)

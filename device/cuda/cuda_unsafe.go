@@ -75,6 +75,11 @@ func (g *GPU) ToHost(dst []byte, src uintptr) error { return g.copy("device to h
 // ToDevice implements [comm.DeviceCopier]. The copy does not wait for work in other streams.
 func (g *GPU) ToDevice(dst uintptr, src []byte) error { return g.copy("host to device", src, dst, 1) }
 
+// AllocationID implements [comm.DeviceIdentifier] (cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_BUFFER_ID).
+func (g *GPU) AllocationID(addr uintptr) uint64 {
+	return uint64(C.weft_cuda_allocation(g.ctx, C.uintptr_t(addr)))
+}
+
 func (g *GPU) copy(what string, host []byte, device uintptr, toDevice C.int) error {
 	if len(host) == 0 {
 		return nil

@@ -16,7 +16,7 @@ typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 
-enum { CU_STREAM_NON_BLOCKING = 1 };
+enum { CU_STREAM_NON_BLOCKING = 1, CU_POINTER_ATTRIBUTE_BUFFER_ID = 7 };
 
 static struct {
 	CUresult (*init)(unsigned int flags);
@@ -28,6 +28,7 @@ static struct {
 	CUresult (*pop)(CUcontext *ctx);
 	CUresult (*alloc)(CUdeviceptr *at, size_t n);
 	CUresult (*free)(CUdeviceptr at);
+	CUresult (*attribute)(void *value, int attribute, CUdeviceptr at);
 	CUresult (*stream)(CUstream *stream, unsigned int flags);
 	CUresult (*wait)(CUstream stream);
 	CUresult (*to_host)(void *to, CUdeviceptr from, size_t n, CUstream stream);
@@ -46,7 +47,7 @@ static inline int weft_cuda_load(char *text, size_t len)
 		{"cuInit", &weft_cuda.init}, {"cuDeviceGetCount", &weft_cuda.count}, {"cuDeviceGet", &weft_cuda.get},
 		{"cuDevicePrimaryCtxRetain", &weft_cuda.retain}, {"cuCtxPushCurrent_v2", &weft_cuda.push},
 		{"cuCtxPopCurrent_v2", &weft_cuda.pop}, {"cuMemAlloc_v2", &weft_cuda.alloc}, {"cuMemFree_v2", &weft_cuda.free},
-		{"cuStreamCreate", &weft_cuda.stream}, {"cuStreamSynchronize", &weft_cuda.wait},
+		{"cuPointerGetAttribute", &weft_cuda.attribute}, {"cuStreamCreate", &weft_cuda.stream}, {"cuStreamSynchronize", &weft_cuda.wait},
 		{"cuMemcpyDtoHAsync_v2", &weft_cuda.to_host}, {"cuMemcpyHtoDAsync_v2", &weft_cuda.to_device},
 		{"cuGetErrorName", &weft_cuda.name}, {"cuGetErrorString", &weft_cuda.text},
 	};
@@ -133,6 +134,20 @@ static inline CUresult weft_cuda_free(CUcontext ctx, uintptr_t at)
 	rc = weft_cuda.free(at);
 	weft_cuda.pop(&old);
 	return rc;
+}
+
+// Returns the number of the allocation that contains the address; 0: it is unknown.
+static inline uint64_t weft_cuda_allocation(CUcontext ctx, uintptr_t at)
+{
+	unsigned long long id = 0;
+	CUcontext old;
+	CUresult rc = weft_cuda.push(ctx);
+
+	if (rc)
+		return 0;
+	rc = weft_cuda.attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
+	weft_cuda.pop(&old);
+	return rc ? 0 : id;
 }
 
 // Copies n bytes and waits until they are there.

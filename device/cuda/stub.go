@@ -24,3 +24,12 @@ func (*GPU) Alloc(int) (uintptr, error) { return 0, errStub }
 
 // Free returns comm.ErrNotSupported.
 func (*GPU) Free(uintptr) error { return errStub }
+
+// ToHost returns comm.ErrNotSupported.
+func (*GPU) ToHost([]byte, uintptr) error { return errStub }
+
+// ToDevice returns comm.ErrNotSupported.
+func (*GPU) ToDevice(uintptr, []byte) error { return errStub }
+
+// AllocationID returns 0.
+func (*GPU) AllocationID(uintptr) uint64 { return 0 }

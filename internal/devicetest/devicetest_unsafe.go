@@ -7,6 +7,8 @@ package devicetest
 import (
 	"fmt"
 	"os"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"unsafe"
@@ -14,13 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is the device. It is a comm.DeviceCopier.
+// Device is the device. It is a comm.DeviceIdentifier.
 type Device struct {
 	// Copies counts the copies.
 	Copies atomic.Int64
 	// If FailAt is not 0, each copy from the one with this number on fails.
 	FailAt atomic.Int64
+
+	mu   sync.Mutex
+	live []allocation
 }
+
+// allocation is memory that was not freed yet.
+type allocation struct {
+	mem []byte
+	id  uint64
+}
+
+var allocations atomic.Uint64 // number of allocations of all devices so far
 
 // memory is open as long as the process runs, so that tests which count descriptors find no new one.
 var memory, errMemory = os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
@@ -47,8 +60,36 @@ func (d *Device) AllocBytes(t testing.TB, n int) []byte {
 	if err != nil {
 		t.Fatalf("allocate %d bytes of a device: %v", n, err)
 	}
-	t.Cleanup(func() { _ = unix.Munmap(mem) })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.live = append(d.live, allocation{mem, allocations.Add(1)})
+	t.Cleanup(func() { d.Free(mem) })
 	return mem
+}
+
+// Free frees memory that AllocBytes has returned. A second call does nothing.
+func (d *Device) Free(mem []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.live = slices.DeleteFunc(d.live, func(a allocation) bool {
+		found := Address(a.mem) == Address(mem)
+		if found {
+			_ = unix.Munmap(mem)
+		}
+		return found
+	})
+}
+
+// AllocationID implements comm.DeviceIdentifier.
+func (d *Device) AllocationID(addr uintptr) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.live {
+		if off := addr - Address(a.mem); off < uintptr(len(a.mem)) {
+			return a.id
+		}
+	}
+	return 0
 }
 
 // Address returns the address of the first byte of mem.

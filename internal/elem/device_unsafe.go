@@ -20,6 +20,11 @@ type Copier interface {
 	ToDevice(dst uintptr, src []byte) error
 }
 
+// Identifier is a Copier that knows allocations; comm.DeviceIdentifier documents its method.
+type Identifier interface {
+	AllocationID(addr uintptr) uint64
+}
+
 // Device stands for the memory of a device, which the processor cannot access. A slice of bytes with an
 // address of the device stands for a buffer there. Go code may calculate with the address and the length of
 // the slice, but must not read or write its bytes. Goroutines may share a Device.
@@ -90,6 +95,20 @@ func (t *Type) HostErr() error {
 
 // Memory says which device it is, for a transport that registers memory of devices.
 func (d *Device) Memory() (kind string, ordinal int) { return d.kind, d.ordinal }
+
+// Allocation returns the number of the allocation that contains buf; 0: it is unknown.
+func (d *Device) Allocation(buf []byte) (id uint64) {
+	known, ok := d.copier.(Identifier)
+	if !ok {
+		return 0
+	}
+	defer func() {
+		if recover() != nil { // the caller may hold a lock
+			id = 0
+		}
+	}()
+	return known.AllocationID(address(buf))
+}
 
 // DataSize implements [layout.Form].
 func (d *Device) DataSize(buf []byte) int { return len(buf) }

@@ -278,7 +278,7 @@ func (p *Port) RegisterLocal(rank, rail int, buf []byte) (m Memory, now bool, er
 	if err != nil {
 		return Memory{}, true, err
 	}
-	if mr := to.pin.KeptMemory(buf, localAccess); mr != nil {
+	if mr := to.pin.KeptMemory(buf, transport.DeviceMemory{}, localAccess); mr != nil {
 		return e.memory(mr, nil, buf, false, closesLocked), true, nil
 	}
 	return Memory{}, false, nil

@@ -162,23 +162,23 @@ func (e *Engine) registerFor(r *request, to *rail, buf []byte, access transport.
 	_, dev := r.whole(to)
 	onDevice := dev != transport.DeviceMemory{}
 	var s *Span
-	if !onDevice {
-		s = e.span(buf)
-	}
 	switch {
 	case r.region != nil || r.registered:
 		return nil
 	case r.registering:
 		return errRegistering
+	case onDevice:
+		dev.Allocation = r.form.(device).Allocation(buf)
+	default:
+		s = e.span(buf)
+	}
+	switch {
 	case to.pin == nil && onDevice:
 		r.region, err = to.register(buf, dev, access)
 	case to.pin == nil || s != nil && s.regions[to.index] != nil:
 		r.region, r.span, err = e.regionIn(s, to, buf, access)
 	default:
-		if !onDevice {
-			r.region = to.pin.KeptMemory(buf, access)
-		}
-		if r.region == nil {
+		if r.region = to.pin.KeptMemory(buf, dev, access); r.region == nil {
 			r.registering = true
 			e.registerLater(registration{owner: Request{r: r, gen: r.gen}, rail: to, buf: buf, dev: dev, access: access})
 			return errRegistering

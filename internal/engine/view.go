@@ -45,10 +45,12 @@ func (r *request) setData(buf []byte, f layout.Form) {
 // device is the form of data in the memory of a device.
 type device interface {
 	Memory() (kind string, ordinal int)
+	// Allocation returns the number of the allocation that contains buf, as [transport.DeviceMemory] has it.
+	Allocation(buf []byte) uint64
 }
 
 // whole returns all data of r as one range of memory, if a rail can register the range; otherwise nil. dev is
-// the device that buf is memory of; zero: the host.
+// the device that buf is memory of, without the number of the allocation; zero: the host.
 func (r *request) whole(to *rail) (buf []byte, dev transport.DeviceMemory) {
 	if r.form == nil {
 		return r.buf, dev

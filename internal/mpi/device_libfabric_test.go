@@ -5,9 +5,12 @@ package mpi_test
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/weft-hpc/weft/comm"
+	"github.com/weft-hpc/weft/internal/devicetest"
+	"github.com/weft-hpc/weft/transport"
 )
 
 // TestDeviceByRMA checks that the receiver of a long message reads and writes memory of devices by itself if
@@ -49,6 +52,75 @@ func TestDeviceByRMA(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDeviceKept checks that memory of a device is registered at most twice for many messages, and again after
+// the program has freed it.
+func TestDeviceKept(t *testing.T) {
+	g := newGPU(t)
+	f := manner("cxi", true)
+	var registered atomic.Int64
+	open := f.open
+	f.open = func() transport.Provider { return &registrations{open(), &registered} }
+	over(t, []fabric{f}, []int{2}, func(c *comm.Comm) error {
+		const n = 20_000
+		peer := 1 - c.Rank()
+		for round := range 3 {
+			var views [2]comm.View[int64]
+			for i := range views {
+				mem := g.mem.AllocBytes(t, 8*n)
+				defer g.mem.Free(mem)
+				views[i] = comm.OnDevice[int64](g.Device, devicetest.Address(mem), n)
+			}
+			if _, err := comm.Unpack(views[0], numbers(n, round+c.Rank())); err != nil {
+				return err
+			}
+			for range 50 {
+				if _, err := comm.SendrecvView(c, views[0], peer, 0, views[1], peer, 0); err != nil {
+					return err
+				}
+			}
+			if err := has(views[1], numbers(n, round+peer)); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+			if err := c.Barrier(); err != nil {
+				return err
+			}
+			if got, want := registered.Load(), int64(c.Size()*len(views)*2*(round+1)); got > want || got < want/2 {
+				return fmt.Errorf("round %d: %d registrations, want %d to %d", round, got, want/2, want)
+			}
+			if err := c.Barrier(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// registrations counts the calls of RegisterDevice of a provider whose domains have CapPin and CapDevice.
+type registrations struct {
+	transport.Provider
+	n *atomic.Int64
+}
+
+func (p *registrations) Open(cfg transport.Config) (transport.Domain, error) {
+	d, err := p.Provider.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &countingDomain{d, d.(transport.PinningDomain), d.(transport.DeviceDomain), p.n}, nil
+}
+
+type countingDomain struct {
+	transport.Domain
+	transport.PinningDomain
+	transport.DeviceDomain
+	n *atomic.Int64
+}
+
+func (d *countingDomain) RegisterDevice(mem []byte, dev transport.DeviceMemory, access transport.Access) (transport.MemoryRegion, error) {
+	d.n.Add(1)
+	return d.DeviceDomain.RegisterDevice(mem, dev, access)
 }
 
 // TestDeviceNotKnown sends memory of a device that the provider does not know: the send says so, instead of

@@ -69,8 +69,8 @@ func (d *domain) OpenEndpoint(av transport.AddressVector, cq transport.Completio
 }
 
 // KeptMemory calls the provider, without faults. The caller must check CapPin before.
-func (d *domain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
-	return d.Domain.(transport.PinningDomain).KeptMemory(buf, access)
+func (d *domain) KeptMemory(buf []byte, dev transport.DeviceMemory, access transport.Access) transport.MemoryRegion {
+	return d.Domain.(transport.PinningDomain).KeptMemory(buf, dev, access)
 }
 
 // Close closes the wrapped domain. After Close, KillAt and Again have no effect, so that the

@@ -10,6 +10,7 @@ import (
 	"github.com/weft-hpc/weft/internal/devicetest"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
+	"github.com/weft-hpc/weft/transport/libfabric/fi"
 	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 	"github.com/weft-hpc/weft/transport/transporttest"
 )
@@ -33,6 +34,49 @@ func TestConformanceDevices(t *testing.T) {
 			}), transporttest.WithRanks(2, 3), transporttest.Only("memory of devices", "read", "write"))
 		})
 	}
+}
+
+// TestHMEMP2P checks that each value of transport.libfabric.hmem_p2p reaches the endpoints of all adapters, and
+// that the error of a provider that refuses it says so.
+func TestHMEMP2P(t *testing.T) {
+	open := func(script, hmem, p2p string) (transport.Domain, error) {
+		set := &params.Set{}
+		require.NoError(t, set.Set("transport.libfabric.provider", libfabrictest.Name, params.FromFlag))
+		require.NoError(t, set.Set("transport.libfabric.hmem", hmem, params.FromFlag))
+		require.NoError(t, set.Set("transport.libfabric.hmem_p2p", p2p, params.FromFlag))
+		require.NoError(t, set.Set("transport.libfabric.nics", "2", params.FromFlag))
+		cfg := config(0, 1)
+		cfg.OneHost, cfg.Params = true, set
+		d, err := libfabrictest.WithScript(New(), script).Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { require.NoError(t, d.Close()) })
+		cq, err := d.OpenCQ()
+		require.NoError(t, err)
+		av, err := d.OpenAV()
+		require.NoError(t, err)
+		_, err = d.OpenEndpoint(av, cq)
+		return d, err
+	}
+	for p2p, want := range map[string]int{
+		"default": fi.HMEMP2PEnabled, "enabled": fi.HMEMP2PEnabled, "preferred": fi.HMEMP2PPreferred,
+		"required": fi.HMEMP2PRequired, "disabled": fi.HMEMP2PDisabled,
+	} {
+		d, err := open("cxi,nics=2", "true", p2p)
+		require.NoError(t, err)
+		require.Len(t, d.(*domain).lanes, 2)
+		for _, l := range d.(*domain).lanes {
+			got, err := l.fiep.GetOpt(fi.OptHMEMP2P)
+			require.NoError(t, err)
+			require.Equal(t, want, got, p2p)
+		}
+	}
+	_, err := open("verbs,nop2p=1", "true", "required")
+	require.ErrorContains(t, err, "libfabric testprov on verbs: FI_OPT_FI_HMEM_P2P = required: ")
+	require.ErrorIs(t, err, fi.ErrNotSupp)
+	_, err = open("verbs", "false", "required")
+	require.ErrorContains(t, err, "transport.libfabric.hmem_p2p=required needs transport.libfabric.hmem=true")
 }
 
 // TestDevicesRefused checks the errors if memory of a device cannot be registered.

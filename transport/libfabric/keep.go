@@ -3,6 +3,8 @@
 package libfabric
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"sort"
 	"strconv"
@@ -24,7 +26,9 @@ import (
 //
 // A registration stands for the pages that its addresses had. Go's heap never moves an object, and
 // does not give back its pages while it is pinned, so a kept registration is valid as long as it
-// exists. Other memory, such as that of mmap(2), can get other pages without notice, so its
+// exists. Memory of a device has the number of its allocation (transport.DeviceMemory). Freed memory that is
+// still registered is never found, because later memory at its address has another number. Other memory, such
+// as that of mmap(2), can get other pages without notice, so its
 // registrations are not kept. (Memory of Engine.Alloc needs none: it is registered once.)
 //
 // If registrations take long, the engine first calls KeptMemory, which does not call libfabric.
@@ -48,15 +52,16 @@ func (k *kept) start() uintptr { return fi.AddressOf(k.region.buf) }
 type keeper struct {
 	limit int     // how many bytes may be kept
 	bytes int     // how many are
-	list  []*kept // by address of the first byte; of those with the same one, by length
+	list  []*kept // by owner; then by address of the first byte; then by length
 	clock uint64  // number of calls of find
 	// seen are buffers that were registered once, each in the set that its address and length
 	// determine. A new buffer replaces the one of its set that was added first. With sets of several,
 	// buffers that a program uses in turns do not replace each other.
 	seen [1 << seenBits]struct {
 		buffers [4]struct {
-			at uintptr
-			n  int
+			at         uintptr
+			n          int
+			allocation uint64
 		}
 		next int // index in buffers of the next to be replaced
 	}
@@ -65,16 +70,27 @@ type keeper struct {
 // seenBits is the number of bits of an index of keeper.seen.
 const seenBits = 6
 
-// find returns the kept registration that contains buf; nil: there is none. The registration with
-// the greatest address at or below that of buf decides, so find always finds that of buf itself.
-func (p *keeper) find(buf []byte) *kept {
+// after compares the registration with a buffer of n bytes that begins at the address at, by the order of
+// keeper.list.
+func (k *kept) after(o owner, at uintptr, n int) bool {
+	c := k.region.owner
+	return cmp.Or(cmp.Compare(c.iface, o.iface), cmp.Compare(c.device, o.device), cmp.Compare(c.allocation, o.allocation),
+		cmp.Compare(k.start(), at), cmp.Compare(len(k.region.buf), n)) > 0
+}
+
+// find returns the kept registration that contains buf, memory of o; nil: there is none. The registration
+// with the greatest address at or below that of buf decides, so find always finds that of buf itself.
+func (p *keeper) find(buf []byte, o owner) *kept {
 	p.clock++
 	at := fi.AddressOf(buf)
-	i := sort.Search(len(p.list), func(i int) bool { return p.list[i].start() > at })
+	i := sort.Search(len(p.list), func(i int) bool { return p.list[i].after(o, at, math.MaxInt) })
 	if i == 0 {
 		return nil
 	}
 	k := p.list[i-1]
+	if k.region.owner != o {
+		return nil
+	}
 	if off := at - k.start(); off > uintptr(len(k.region.buf)) || uintptr(len(buf)) > uintptr(len(k.region.buf))-off {
 		return nil
 	}
@@ -82,17 +98,18 @@ func (p *keeper) find(buf []byte) *kept {
 	return k
 }
 
-// again reports whether buf was registered before, and notes that it is now.
-func (p *keeper) again(buf []byte) bool {
+// again reports whether buf, memory of o, was registered before, and notes that it is now.
+func (p *keeper) again(buf []byte, o owner) bool {
 	at, n := fi.AddressOf(buf), len(buf)
 	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio, which spreads multiples
 	s := &p.seen[(uint64(at)+uint64(n))*golden>>(64-seenBits)]
 	for _, b := range s.buffers {
-		if b.at == at && b.n == n {
+		if b.at == at && b.n == n && b.allocation == o.allocation {
 			return true
 		}
 	}
-	s.buffers[s.next].at, s.buffers[s.next].n = at, n
+	b := &s.buffers[s.next]
+	b.at, b.n, b.allocation = at, n, o.allocation
 	s.next = (s.next + 1) % len(s.buffers)
 	return false
 }
@@ -100,11 +117,7 @@ func (p *keeper) again(buf []byte) bool {
 // add keeps the registration of a region.
 func (p *keeper) add(r *region) *kept {
 	k := &kept{region: r, used: p.clock}
-	at := k.start()
-	i := sort.Search(len(p.list), func(i int) bool {
-		s := p.list[i].start()
-		return s > at || s == at && len(p.list[i].region.buf) > len(r.buf)
-	})
+	i := sort.Search(len(p.list), func(i int) bool { return p.list[i].after(r.owner, k.start(), len(r.buf)) })
 	p.list = slices.Insert(p.list, i, k)
 	p.bytes += len(r.buf)
 	return k
@@ -123,7 +136,7 @@ func (p *keeper) makeRoom(n int) bool {
 
 // dropOldest ends the registration that was not used for the longest time, of those that no region
 // uses. It returns false if there is none, or if it cannot be ended. The caller holds regions.mu, which
-// dropOldest releases during a call of libfabric.
+// dropOldest releases.
 func (p *keeper) dropOldest() bool {
 	oldest := -1
 	for i, k := range p.list {
@@ -131,13 +144,34 @@ func (p *keeper) dropOldest() bool {
 			oldest = i
 		}
 	}
-	if oldest < 0 {
-		return false
+	return oldest >= 0 && p.drop(oldest)
+}
+
+// dropFreed ends registrations of device memory that the program has freed: those of the addresses of buf that
+// belong to another allocation than o. As dropOldest, it ends none in use and releases regions.mu.
+func (p *keeper) dropFreed(buf []byte, o owner) {
+	at := fi.AddressOf(buf)
+	for {
+		i := slices.IndexFunc(p.list, func(k *kept) bool {
+			c := k.region.owner
+			return k.users == 0 && c.iface == o.iface && c.device == o.device && c.allocation != o.allocation &&
+				k.start() < at+uintptr(len(buf)) && at < k.start()+uintptr(len(k.region.buf))
+		})
+		if i < 0 {
+			return
+		}
+		p.drop(i)
 	}
-	k := p.list[oldest]
-	p.list = slices.Delete(p.list, oldest, oldest+1)
+}
+
+// drop ends the registration with index i. It returns false if the provider cannot end it; then it stays
+// registered until the domain is closed. The caller holds regions.mu, which drop releases during a call of
+// libfabric.
+func (p *keeper) drop(i int) bool {
+	k := p.list[i]
+	p.list = slices.Delete(p.list, i, i+1)
 	p.bytes -= len(k.region.buf)
-	return k.region.d.mrs.close(k.region) == nil // otherwise it stays registered until the domain is closed
+	return k.region.d.mrs.close(k.region) == nil
 }
 
 // keptAccess are the rights of a kept registration.
@@ -149,50 +183,56 @@ func (d *domain) part(k *kept, buf []byte, access transport.Access) *region {
 	k.users++
 	r.kept, r.fi, r.key, r.base = k, k.region.fi, k.region.key, k.region.base+uint64(fi.AddressOf(buf)-k.start())
 	r.further = append(r.further[:0], k.region.further...)
+	r.owner = k.region.owner
 	r.buf, r.access, r.open = buf, access, true
 	return r
 }
 
-// mayKeep reports whether a registration of buf may be kept.
-func (p *keeper) mayKeep(buf []byte, access transport.Access) bool {
-	return p.limit > 0 && len(buf) > 0 && access&^keptAccess == 0 && inHeap(buf)
+// mayKeep reports whether a registration of buf, memory of o, may be kept.
+func (p *keeper) mayKeep(buf []byte, o owner, access transport.Access) bool {
+	valid := o.allocation != 0 || o == owner{} && inHeap(buf)
+	return valid && p.limit > 0 && len(buf) > 0 && access&^keptAccess == 0
 }
 
 // KeptMemory implements [transport.PinningDomain].
 //
 // Hot path: no allocation in steady state.
-func (d *domain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
+func (d *domain) KeptMemory(buf []byte, dev transport.DeviceMemory, access transport.Access) transport.MemoryRegion {
 	t := &d.mrs
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	access &^= transport.MayKeep
-	if t.closed || !t.kept.mayKeep(buf, access) {
+	o, ok := ownerOf(dev)
+	if !ok || t.closed || !t.kept.mayKeep(buf, o, access) {
 		return nil
 	}
-	if k := t.kept.find(buf); k != nil {
+	if k := t.kept.find(buf, o); k != nil {
 		return d.part(k, buf, access)
 	}
 	return nil
 }
 
-// keptRegion returns a region of buf if it is in a kept registration, or if RegisterMemory is to keep
+// keptRegion returns a region of buf, memory of o, if it is in a kept registration, or if RegisterMemory is to keep
 // its registration. Otherwise, and if the provider has no room for the registration, it returns
 // nil. The caller holds regions.mu, which keptRegion releases during calls of libfabric.
-func (d *domain) keptRegion(buf []byte, access transport.Access) *region {
+func (d *domain) keptRegion(buf []byte, o owner, access transport.Access) *region {
 	p := &d.mrs.kept
-	if d.mrs.closed || !p.mayKeep(buf, access) {
+	if d.mrs.closed || !p.mayKeep(buf, o, access) {
 		return nil
 	}
-	k := p.find(buf)
+	k := p.find(buf, o)
 	if k == nil {
-		if !p.again(buf) || !p.makeRoom(len(buf)) {
+		if o != (owner{}) {
+			p.dropFreed(buf, o)
+		}
+		if !p.again(buf, o) || !p.makeRoom(len(buf)) {
 			return nil
 		}
 		whole := d.mrs.take(d)
-		if d.mrs.enter(whole, buf, keptAccess) != nil {
+		if d.mrs.enter(whole, buf, o, keptAccess) != nil {
 			return nil
 		}
-		if p.find(buf) != nil || !p.makeRoom(len(buf)) { // another goroutine was faster
+		if p.find(buf, o) != nil || !p.makeRoom(len(buf)) { // another goroutine was faster
 			whole.access = access
 			return whole
 		}

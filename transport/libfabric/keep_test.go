@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-hpc/weft/internal/devicetest"
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
@@ -143,10 +144,10 @@ func TestKeptFind(t *testing.T) {
 		for range 2 {
 			require.NoError(t, d.mustRegister(t, buf, keepRead).Close())
 		}
-		k := d.mrs.kept.find(buf)
+		k := d.mrs.kept.find(buf, owner{})
 		require.NotNil(t, k, "a buffer that was registered twice")
 		buf = part()
-		if k := d.mrs.kept.find(buf); k != nil {
+		if k := d.mrs.kept.find(buf, owner{}); k != nil {
 			at, from := &buf[0], k.region.buf
 			inside := false
 			for i := range from[:len(from)-len(buf)+1] {
@@ -154,6 +155,61 @@ func TestKeptFind(t *testing.T) {
 			}
 			require.True(t, inside)
 		}
+	}
+}
+
+// TestKeptDevice: a registration of device memory must be kept like one of host memory, but only for its
+// allocation. After the program has freed the memory, other memory with its address gets a registration of its own,
+// and the old registration ends.
+func TestKeptDevice(t *testing.T) {
+	g := devicetest.New(t)
+	mem, other := g.AllocBytes(t, 1<<16), g.AllocBytes(t, 1<<16)
+	for _, script := range []string{"cxi", "verbs,nics=2", "psm"} {
+		n := openNode(t, libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), script), config(0, 1))
+		d := n.dom
+		region := func(mem []byte, dev transport.DeviceMemory) *region {
+			mr, err := d.RegisterDevice(mem, dev, keepRead)
+			require.NoError(t, err)
+			return mr.(*region)
+		}
+		for range 1000 {
+			require.NoError(t, region(mem, transport.DeviceMemory{Kind: "cuda", Allocation: 7}).Close())
+			require.NoError(t, region(other, transport.DeviceMemory{Kind: "cuda", Allocation: 8}).Close())
+		}
+		require.EqualValues(t, 4, d.mrs.count, script)
+		require.Len(t, d.mrs.kept.list, 2)
+
+		first := region(mem[100:200], transport.DeviceMemory{Kind: "cuda", Allocation: 7})
+		require.NotNil(t, first.kept)
+		require.Nil(t, d.KeptMemory(mem, transport.DeviceMemory{}, keepRead))
+		require.Nil(t, d.KeptMemory(mem, transport.DeviceMemory{Kind: "abacus", Allocation: 7}, keepRead))
+		require.Nil(t, d.KeptMemory(mem, transport.DeviceMemory{Kind: "cuda", Ordinal: 1, Allocation: 7}, keepRead))
+		require.Nil(t, d.KeptMemory(mem, transport.DeviceMemory{Kind: "cuda", Allocation: 9}, keepRead))
+		kept := d.KeptMemory(mem[1:], transport.DeviceMemory{Kind: "cuda", Allocation: 7}, keepRead)
+		require.Equal(t, first.key, kept.Key())
+		require.NoError(t, kept.Close())
+
+		// The number 7 was freed, and 9 has its address; a request still uses 7, so its registration stays.
+		for range 2 {
+			r := region(mem, transport.DeviceMemory{Kind: "cuda", Allocation: 9})
+			require.NotEqual(t, first.key, r.key)
+			require.NoError(t, r.Close())
+		}
+		require.Len(t, d.mrs.kept.list, 3)
+		require.NoError(t, first.Close())
+		for range 2 {
+			require.NoError(t, region(mem[:1000], transport.DeviceMemory{Kind: "cuda", Allocation: 10}).Close())
+		}
+		require.Len(t, d.mrs.kept.list, 2, "only numbers 8 and 10")
+		require.Equal(t, 1<<16+1000, d.mrs.kept.bytes)
+		require.Len(t, d.mrs.byKey, 2)
+
+		for range 3 { // the number is unknown
+			r := region(mem, transport.DeviceMemory{Kind: "cuda"})
+			require.Nil(t, r.kept)
+			require.NoError(t, r.Close())
+		}
+		require.Len(t, d.mrs.byKey, 2)
 	}
 }
 

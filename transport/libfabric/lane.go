@@ -101,12 +101,22 @@ func (l *lane) openEndpoint(d *domain) error {
 	}
 }
 
+// hmemP2P are the values of transport.libfabric.hmem_p2p.
+var hmemP2P = map[string]int{
+	"enabled": fi.HMEMP2PEnabled, "preferred": fi.HMEMP2PPreferred, "required": fi.HMEMP2PRequired, "disabled": fi.HMEMP2PDisabled,
+}
+
 // enable binds the endpoint to v and to the completion queue, and enables it.
 func (l *lane) enable(d *domain, v *addressVector) error {
 	if err := l.fiep.BindAV(v.av); err != nil {
 		return err
 	}
 	l.av = v
+	if p2p := d.cfg.Params.String("transport.libfabric.hmem_p2p"); d.info.Caps&fi.CapHMEM != 0 && p2p != "default" {
+		if err := l.fiep.SetOpt(fi.OptHMEMP2P, hmemP2P[p2p]); err != nil {
+			return fmt.Errorf("%s on %s: FI_OPT_FI_HMEM_P2P = %s: %w", d.attr.Provider, l.info.Domain.Name, p2p, err)
+		}
+	}
 	if err := l.fiep.BindCQ(l.ficq, fi.FlagTransmit|fi.FlagRecv); err != nil {
 		return err
 	}

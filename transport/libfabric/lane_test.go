@@ -282,3 +282,70 @@ func TestFewerLanesThanInterfaces(t *testing.T) {
 		require.NoError(t, d.Close())
 	}
 }
+
+// TestRegistrationFailsInLane checks that a registration which fails in a further lane ends in the main lane; if it
+// cannot end there, the region must be closed with the domain. A region whose fi_close fails in a further lane must
+// stay open until Close is called again.
+func TestRegistrationFailsInLane(t *testing.T) {
+	for _, script := range []string{"cxi", "psm"} {
+		n := openNode(t, libfabrictest.WithScript(withLanes(t, libfabrictest.Name, 2), script+",nics=2,emr=1,eclose=1"), config(0, 1))
+		d, regions := n.dom, &n.dom.mrs
+		mem := make([]byte, 1<<20)
+		both := d.mustRegister(t, mem, transport.RemoteRead)
+		require.Len(t, both.further, 1)
+
+		_, err := d.RegisterMemory(mem, transport.RemoteRead)
+		require.ErrorIs(t, err, fi.ErrNoMemory)
+		require.Len(t, regions.stuck, 1, "its fi_close in the main lane has failed")
+		_, err = d.RegisterMemory(mem, transport.RemoteRead)
+		require.ErrorIs(t, err, fi.ErrNoMemory)
+		require.Len(t, regions.stuck, 1)
+		require.Len(t, regions.byKey, 1)
+		small := d.mustRegister(t, mem[:partMin-1], transport.RemoteRead)
+		require.Empty(t, small.further)
+		require.NoError(t, small.Close())
+
+		require.ErrorIs(t, both.Close(), fi.ErrBusy)
+		require.True(t, both.open)
+		require.Len(t, regions.byKey, 1)
+		require.NoError(t, both.Close())
+		require.Empty(t, regions.byKey)
+	}
+}
+
+// TestInsertFailsInLane checks that an insertion which fails for a further lane is undone in the lanes before it,
+// and that a later one gets the same indices.
+func TestInsertFailsInLane(t *testing.T) {
+	for _, script := range []string{"verbs", "cxi", "psm"} { // psm: the values of fi_av_insert are no indices
+		t.Run(script, func(t *testing.T) {
+			p := libfabrictest.WithScript(withLanes(t, libfabrictest.Name, 2), script+",nics=2")
+			a, b, c := openNode(t, p, config(0, 3)), openNode(t, p, config(1, 3)), openNode(t, p, config(2, 3))
+			own, good := []transport.Address{a.ep.Address()}, []transport.Address{b.ep.Address(), c.ep.Address()}
+			main, _, _ := strings.Cut(string(good[1]), ",")
+			bad := []transport.Address{good[0], transport.Address(main + ",no address")}
+			nodes := []*node{a, b, c}
+			for _, n := range nodes {
+				v := n.dom.av
+				for _, list := range [][]transport.Address{own, good} {
+					before := v.Len()
+					for range 3 {
+						_, err := v.Insert(bad)
+						require.ErrorIs(t, err, transport.ErrAddress)
+						require.Equal(t, before, v.Len())
+						require.Equal(t, before, v.further[0].Len())
+					}
+					first, err := v.Insert(list)
+					require.NoError(t, err)
+					require.EqualValues(t, before, first)
+				}
+				for r, want := range append(own, good...) {
+					got, err := v.Lookup(transport.Addr(r))
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+				}
+			}
+			require.Positive(t, writeAndRead(t, a, 2, 1<<20, nodes))
+			require.Positive(t, writeAndRead(t, c, 1, 1<<20, nodes))
+		})
+	}
+}

@@ -31,13 +31,19 @@ type region struct {
 	// base is the address by which peers access the first byte: its virtual address under
 	// MRVirtAddr, else 0. If buf is empty, base is 0.
 	base   uint64
-	buf    []byte // memory of a device, which must not be accessed, if iface is not fi.HMEMSystem
-	iface  fi.HMEMIface
-	device int // number of the device among those of iface
+	buf    []byte // memory of a device, which must not be accessed, unless owner is zero
+	owner  owner
 	access transport.Access
 	open   bool // RegisterMemory has returned the region, and it is not closed
 	pin    runtime.Pinner
 	next   *region // next in the list of closed regions
+}
+
+// owner is what memory belongs to: an allocation of a device; zero: the host.
+type owner struct {
+	iface      fi.HMEMIface
+	device     int    // number of the device among those of iface
+	allocation uint64 // transport.DeviceMemory.Allocation
 }
 
 // regions holds the regions of a domain.
@@ -91,11 +97,11 @@ func (d *domain) RegisterMemory(buf []byte, access transport.Access) (transport.
 	defer t.mu.Unlock()
 	if access&transport.MayKeep != 0 {
 		access &^= transport.MayKeep
-		if r := d.keptRegion(buf, access); r != nil {
+		if r := d.keptRegion(buf, owner{}, access); r != nil {
 			return r, nil
 		}
 	}
-	r, err := t.new(d, buf, access, fi.HMEMSystem, 0)
+	r, err := t.new(d, buf, access, owner{})
 	if err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
 	}
@@ -110,17 +116,24 @@ var interfaces = map[string]fi.HMEMIface{
 // KnowsDevice implements [transport.DeviceDomain].
 func (d *domain) KnowsDevice(kind string) bool { return interfaces[kind] != fi.HMEMSystem }
 
-// RegisterDevice implements [transport.DeviceDomain] (fi_mr_regattr). Its registrations are not kept, because
-// the program may free the memory, and the same addresses then stand for other memory.
+// RegisterDevice implements [transport.DeviceDomain] (fi_mr_regattr).
+//
+// Hot path: no allocation if the registration was kept.
 func (d *domain) RegisterDevice(mem []byte, dev transport.DeviceMemory, access transport.Access) (transport.MemoryRegion, error) {
 	t := &d.mrs
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	iface, ok := interfaces[dev.Kind]
+	o, ok := ownerOf(dev)
 	if !ok {
 		return nil, fmt.Errorf("%s on %s: %w: libfabric knows no devices of the kind %q", d.attr.Provider, d.attr.Name, transport.ErrNotSupported, dev.Kind)
 	}
-	r, err := t.new(d, mem, access&^transport.MayKeep, iface, dev.Ordinal)
+	if access&transport.MayKeep != 0 {
+		access &^= transport.MayKeep
+		if r := d.keptRegion(mem, o, access); r != nil {
+			return r, nil
+		}
+	}
+	r, err := t.new(d, mem, access, o)
 	if errors.Is(err, fi.ErrNotSupported) {
 		err = fmt.Errorf("%w: %w", transport.ErrNotSupported, err)
 	}
@@ -130,13 +143,21 @@ func (d *domain) RegisterDevice(mem []byte, dev transport.DeviceMemory, access t
 	return r, nil
 }
 
+// ownerOf returns the owner of memory. It returns false if libfabric knows no devices of this kind.
+func ownerOf(dev transport.DeviceMemory) (o owner, ok bool) {
+	if dev == (transport.DeviceMemory{}) {
+		return owner{}, true
+	}
+	iface, ok := interfaces[dev.Kind]
+	return owner{iface, dev.Ordinal, dev.Allocation}, ok
+}
+
 // new returns a region of buf with a registration of its own. If the provider has no room, new ends
 // registrations that are kept. The caller holds mu, which new releases during calls of libfabric.
-func (t *regions) new(d *domain, buf []byte, access transport.Access, iface fi.HMEMIface, device int) (*region, error) {
+func (t *regions) new(d *domain, buf []byte, access transport.Access, o owner) (*region, error) {
 	for {
 		r := t.take(d)
-		r.iface, r.device = iface, device
-		err := t.enter(r, buf, access)
+		err := t.enter(r, buf, o, access)
 		if err == nil || !errors.Is(err, fi.ErrNoMemory) || !t.kept.dropOldest() {
 			return r, err
 		}
@@ -150,13 +171,13 @@ func (t *regions) take(d *domain) *region {
 		return &region{d: d}
 	}
 	t.free, r.next = r.next, nil
-	r.iface, r.device = fi.HMEMSystem, 0
 	return r
 }
 
 // enter registers buf as r, and enters r into byKey. After an error r is in the list of closed
 // regions. The caller holds mu, which enter releases during calls of libfabric.
-func (t *regions) enter(r *region, buf []byte, access transport.Access) error {
+func (t *regions) enter(r *region, buf []byte, o owner, access transport.Access) error {
+	r.owner = o
 	if err := t.register(r, buf, access); err != nil {
 		if r.registered() { // in some lanes, which could not be undone
 			t.stuck = append(t.stuck, r)
@@ -221,11 +242,11 @@ func (t *regions) register(r *region, buf []byte, access transport.Access) error
 // divided, in the others. After an error it is registered in none.
 func (r *region) registerAt(at uintptr, n int, access fi.Access, key uint64) (e fi.Errno) {
 	d := r.d
-	if r.fi, e = d.raw.RegisterDevice(at, n, access, key, r.iface, r.device); e != 0 || n < d.stripeMin {
+	if r.fi, e = d.raw.RegisterDevice(at, n, access, key, r.owner.iface, r.owner.device); e != 0 || n < d.stripeMin {
 		return e
 	}
 	for _, l := range d.lanes[1:] {
-		m, e := l.raw.RegisterDevice(at, n, access, key, r.iface, r.device)
+		m, e := l.raw.RegisterDevice(at, n, access, key, r.owner.iface, r.owner.device)
 		if e != 0 {
 			_ = r.closeAll() // if that fails, enter keeps what is registered
 			return e
@@ -326,7 +347,7 @@ func (t *regions) close(r *region) error {
 }
 
 func (r *region) forget() {
-	r.fi, r.further, r.kept, r.buf, r.open, r.key, r.base = fi.RawRegion{}, r.further[:0], nil, nil, false, 0, 0
+	r.fi, r.further, r.kept, r.buf, r.owner, r.open, r.key, r.base = fi.RawRegion{}, r.further[:0], nil, nil, owner{}, false, 0, 0
 	r.pin.Unpin()
 }
 
@@ -377,7 +398,7 @@ func (t *regions) find(key, addr, n uint64, want transport.Access) ([]byte, erro
 	if r.access&want != want {
 		return nil, transport.ErrAccess
 	}
-	if r.iface != fi.HMEMSystem {
+	if r.owner != (owner{}) {
 		return nil, transport.ErrNotSupported
 	}
 	off := addr - r.base // if addr is below r.base, off wraps round to a value above size

@@ -33,6 +33,9 @@ func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
 	}
 	h := hintsOf(cfg)
+	if p2p := cfg.Params.String("transport.libfabric.hmem_p2p"); p2p != "default" && !h.hmem {
+		return nil, fmt.Errorf("libfabric: open: transport.libfabric.hmem_p2p=%s needs transport.libfabric.hmem=true", p2p)
+	}
 	if cfg.Listener != nil {
 		var err error
 		if h.source, err = listening(cfg.Listener); err != nil {

@@ -16,12 +16,14 @@ struct memory {
 	struct memory *next;
 	uintptr_t at;
 	size_t n;
+	unsigned long long id;
 };
 
 static struct { int ordinal; } contexts[GPUS];
 static struct { int unused; } streams[64];
 static int initialized, opened, mem = -1;
 static struct memory *all; /* guarded by lock */
+static unsigned long long allocations; /* so far; guarded by lock */
 static volatile int lock;
 static __thread void *stack[DEPTH];
 static __thread int depth;
@@ -97,7 +99,7 @@ int cuMemAlloc_v2(unsigned long long *at, size_t n)
 		return OUT_OF_MEMORY;
 	m = malloc(sizeof *m);
 	enter();
-	*m = (struct memory){all, (uintptr_t) p, n};
+	*m = (struct memory){all, (uintptr_t) p, n, ++allocations};
 	all = m;
 	leave();
 	*at = (uintptr_t) p;
@@ -121,6 +123,23 @@ int cuMemFree_v2(unsigned long long at)
 		return INVALID_VALUE;
 	munmap((void *) m->at, m->n);
 	free(m);
+	return OK;
+}
+
+int cuPointerGetAttribute(void *value, int attribute, unsigned long long at)
+{
+	unsigned long long id = 0;
+
+	if (!depth)
+		return INVALID_CONTEXT;
+	enter();
+	for (struct memory *m = all; m; m = m->next)
+		if (at >= m->at && at < m->at + m->n)
+			id = m->id;
+	leave();
+	if (attribute != 7 || !id)
+		return INVALID_VALUE;
+	*(unsigned long long *) value = id;
 	return OK;
 }
 

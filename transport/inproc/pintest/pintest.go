@@ -102,7 +102,7 @@ func (d *domain) register(buf []byte, access transport.Access) (transport.Memory
 	return &region{mr, d.f}, nil
 }
 
-func (d *domain) KeptMemory(buf []byte, access transport.Access) transport.MemoryRegion {
+func (d *domain) KeptMemory(buf []byte, _ transport.DeviceMemory, access transport.Access) transport.MemoryRegion {
 	if !d.f.Keeps || rand.N(2) == 0 {
 		return nil
 	}

@@ -210,6 +210,13 @@ static int ep_getopt(fid_t fid, int level, int name, void *value, size_t *len)
 {
 	struct tp_ep *ep = container_of(fid, struct tp_ep, fid.fid);
 
+	if (level == FI_OPT_ENDPOINT && name == FI_OPT_FI_HMEM_P2P && ep->info->caps & FI_HMEM) {
+		if (*len < sizeof(int))
+			return -FI_ETOOSMALL;
+		*(int *) value = ep->p2p;
+		*len = sizeof(int);
+		return 0;
+	}
 	if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV)
 		return -FI_ENOPROTOOPT;
 	if (*len < sizeof(size_t))
@@ -223,6 +230,16 @@ static int ep_setopt(fid_t fid, int level, int name, const void *value, size_t l
 {
 	struct tp_ep *ep = container_of(fid, struct tp_ep, fid.fid);
 
+	if (level == FI_OPT_ENDPOINT && name == FI_OPT_FI_HMEM_P2P && ep->info->caps & FI_HMEM) {
+		int p2p = len == sizeof(int) ? *(const int *) value : -1;
+
+		if (p2p < FI_HMEM_P2P_ENABLED || p2p > FI_HMEM_P2P_DISABLED || ep->enabled)
+			return -FI_EINVAL;
+		if (p2p == FI_HMEM_P2P_REQUIRED && ep->domain->script.nop2p)
+			return -FI_EOPNOTSUPP;
+		ep->p2p = p2p;
+		return 0;
+	}
 	if (level != FI_OPT_ENDPOINT || name != FI_OPT_MIN_MULTI_RECV)
 		return -FI_ENOPROTOOPT;
 	if (len != sizeof(size_t))

@@ -144,6 +144,10 @@ static int mr_close(struct fid *fid)
 	struct tp_domain *d = mr->domain;
 
 	tp_lock(d);
+	if (d->script.eclose && ++d->faults.closes == d->script.eclose) {
+		tp_unlock(d);
+		return -FI_EBUSY;
+	}
 	tp_list_remove(&mr->link);
 	if (mr->ep)
 		mr->ep->regions--;
@@ -219,7 +223,10 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 		}
 	}
 	tp_lock(d);
-	rc = choose_key(d, attr->requested_key, &r->fid.key);
+	if (d->nic > 0 && d->script.emr && ++d->faults.registrations > d->script.emr)
+		rc = -FI_ENOMEM;
+	else
+		rc = choose_key(d, attr->requested_key, &r->fid.key);
 	if (!rc) {
 		tp_list_add(&d->regions, &r->link);
 		d->refs++;

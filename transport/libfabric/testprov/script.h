@@ -39,16 +39,19 @@ struct tp_script {
 	long overrun;	 /* a completion queue overruns after n completions */
 	long nics;	 /* number of adapters, each with a domain of its own; 0: a domain without one */
 	long vanish;	 /* a domain of an adapter but the first one fails all operations after the n-th */
+	long emr;	 /* a domain of an adapter but the first one refuses registrations after the n-th */
+	long eclose;	 /* the n-th close of a region of a domain fails */
 	long pin;	 /* to register memory takes this many microseconds */
 	long unexpected; /* bytes of unexpected messages, beyond which messages are refused (FI_ENORX) */
 	long seed;	 /* of the chance */
 	bool silent;	 /* an endpoint that cannot be reached means FI_EAGAIN, without end */
+	bool nop2p;	 /* FI_HMEM_P2P_REQUIRED is refused */
 };
 
 /* The state of the faults of one domain. */
 struct tp_faults {
 	uint64_t random;
-	long messages, accesses, operations, receives, sent;
+	long messages, accesses, operations, receives, sent, registrations, closes;
 };
 
 enum { TP_PROV_FAULT = 4242, TP_PROV_NORX = 17, TP_PROV_KEY = 23, TP_PROV_GONE = 19 }; /* values of prov_errno */
