@@ -17,28 +17,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testprog"
 )
 
 // bin is the path of the folder with the built programs, for example gorun and bench.
 var bin string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "weft-bench-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // an error leaves only a temporary directory
-	bin = dir
-	build := exec.Command("go", "build", "-tags", buildTags, "-o", dir, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(testprog.Main(m, "weft-bench-", &bin, []string{"..", "-tags", buildTags, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare"}))
 }
 
 // gorun runs a program of the folder bin with gorun. args are the program's name and its arguments.

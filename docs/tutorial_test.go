@@ -17,26 +17,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testprog"
 )
 
 // bin is a temporary folder with a gorun that was built from this checkout.
 var bin string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "weft-docs-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // an error leaves only a temporary directory
-	bin = dir
-	if out, err := exec.Command("go", "build", "-o", dir, "../cmd/gorun").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build gorun: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(testprog.Main(m, "weft-docs-", &bin, []string{"..", "./cmd/gorun"}))
 }
 
 // TestPages tests the tutorial, the pages of the guide and that on what gorun shows. For each page it makes a Go module of the page's

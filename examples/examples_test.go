@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testprog"
 )
 
 // bin is the directory with the built gorun and the built examples.
@@ -29,20 +31,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 var hostsDown = func() error { return nil }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "weft-examples-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // if this fails, a temporary directory is left
-	bin = dir
-	build := exec.Command("go", "build", "-o", dir, "./cmd/gorun", "./examples/...")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
-		return 1
-	}
-	code := m.Run()
+	code := testprog.Main(m, "weft-examples-", &bin, []string{"..", "./cmd/gorun", "./examples/..."})
 	if err := hostsDown(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weft-hpc/weft/internal/tempdir"
 )
 
 // Programs builds the measured programs in a temporary directory.
@@ -18,7 +20,8 @@ type Programs struct {
 	Root    string   // absolute path of the project's folder
 	Missing []string // commands and packages that are not installed
 
-	dir string
+	made *tempdir.Dir
+	dir  string // its path
 }
 
 // Root returns the absolute path of the project's folder.
@@ -34,9 +37,10 @@ func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 		return nil, err
 	}
 	p := &Programs{Root: root}
-	if p.dir, err = os.MkdirTemp("", "weft-contest-"); err != nil {
+	if p.made, err = tempdir.Make("weft-contest-"); err != nil {
 		return nil, err
 	}
+	p.dir = p.made.Path
 	if err := p.Go(ctx, append([]string{"./cmd/gorun"}, packages...)...); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -44,7 +48,7 @@ func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 }
 
 // Close removes the programs and their directory.
-func (p *Programs) Close() error { return os.RemoveAll(p.dir) }
+func (p *Programs) Close() error { return p.made.Remove() }
 
 // Path returns the path of a program. If the program was not built, Path returns "".
 func (p *Programs) Path(name string) string {

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/tempdir"
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
@@ -49,12 +50,12 @@ func main() {
 }
 
 func run(rounds int, what []string) (err error) {
-	dir, err := os.MkdirTemp("", "weft-launch-")
+	dir, err := tempdir.Make("weft-launch-")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	b := &bench{dir: dir, rounds: rounds}
+	defer func() { _ = dir.Remove() }()
+	b := &bench{dir: dir.Path, rounds: rounds}
 	if err := b.build(); err != nil {
 		return err
 	}

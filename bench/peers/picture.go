@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/weft-hpc/weft/bench/contest"
+	"github.com/weft-hpc/weft/internal/tempdir"
 )
 
 // The input of the program bench/peers/plot, which is encoded in JSON. plot's main.go has the same
@@ -44,12 +45,12 @@ func (r *report) draw(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "weft-picture-")
+	dir, err := tempdir.Make("weft-picture-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	description := filepath.Join(dir, "picture.json")
+	defer func() { err = errors.Join(err, dir.Remove()) }()
+	description := filepath.Join(dir.Path, "picture.json")
 	if err := os.WriteFile(description, text, 0o644); err != nil {
 		return err
 	}

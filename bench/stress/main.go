@@ -35,6 +35,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weft-hpc/weft/internal/tempdir"
 	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
@@ -126,7 +127,8 @@ func run(stdout, stderr io.Writer, args []string) int {
 // runner runs jobs. It holds what all jobs have in common.
 type runner struct {
 	ctx        context.Context // when it ends, the running job ends
-	dir        string          // absolute path of the folder with the programs
+	made       *tempdir.Dir    // the folder with the programs
+	dir        string          // its absolute path
 	tmp        string          // TMPDIR of the jobs
 	ops        int             // number of operations of a job in which no rank is killed
 	transports string          // value of transport.use for all jobs; "": random
@@ -140,11 +142,11 @@ type runner struct {
 // close removes. If libfabric is true, they can use libfabric; with scripts, also testprov, which
 // newRunner builds.
 func newRunner(ctx context.Context, ops int, libfabric bool, scripts []string) (*runner, error) {
-	dir, err := os.MkdirTemp("", "weft-stress-")
+	made, err := tempdir.Make("weft-stress-")
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{ctx: ctx, dir: dir, tmp: filepath.Join(dir, "tmp"), ops: ops, scripts: scripts}
+	r := &runner{ctx: ctx, made: made, dir: made.Path, tmp: filepath.Join(made.Path, "tmp"), ops: ops, scripts: scripts}
 	if err := r.prepare(libfabric || scripts != nil); err != nil {
 		r.close()
 		return nil, err
@@ -183,4 +185,4 @@ func (r *runner) published() string { return filepath.Join(r.dir, "published") }
 
 func (r *runner) program(name string) string { return filepath.Join(r.dir, name) }
 
-func (r *runner) close() { _ = os.RemoveAll(r.dir) } // an error leaves only a temporary folder
+func (r *runner) close() { _ = r.made.Remove() } // an error leaves only a temporary folder

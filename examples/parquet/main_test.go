@@ -19,28 +19,14 @@ import (
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/testprog"
 )
 
 // bin is the directory with the built gorun and this program.
 var bin string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "weft-parquet-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // if this fails, a temporary directory is left
-	bin = dir
-	for _, args := range [][]string{{"-C", "../..", "build", "-o", dir, "./cmd/gorun"}, {"build", "-o", dir, "."}} {
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "go %v: %v\n%s", args, err, out)
-			return 1
-		}
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(testprog.Main(m, "weft-parquet-", &bin, []string{"../..", "./cmd/gorun"}, []string{".", "."}))
 }
 
 // gorun runs the program with these arguments on some ranks.

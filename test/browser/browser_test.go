@@ -27,6 +27,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weft-hpc/weft/internal/testprog"
 )
 
 // pictures is the directory for pictures of the page; empty: a temporary one. This makes the picture of
@@ -38,23 +40,8 @@ var pictures = os.Getenv("UI_PICTURES")
 // built is the directory with gorun and the test's job.
 var built string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "weft-browser-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // if this fails, a temporary directory is left
-	built = dir
-	for _, args := range [][]string{{"-C", "../..", "build", "-o", dir, "./cmd/gorun"}, {"build", "-o", dir, "./job"}} {
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "go %v: %v\n%s", args, err, out)
-			return 1
-		}
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(testprog.Main(m, "weft-browser-", &built, []string{"../..", "./cmd/gorun"}, []string{".", "./job"}))
 }
 
 // job is a gorun with a live page.

@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weft-hpc/weft/internal/tempdir"
 	"github.com/weft-hpc/weft/internal/testbed"
 )
 
@@ -48,13 +49,14 @@ func mainCode(m *testing.M, packages []string) (code int) {
 	if os.Geteuid() != 0 { // without root every test is skipped, so no program is needed
 		return m.Run()
 	}
-	var err error
-	if dir, err = os.MkdirTemp("", "weft-cluster-"); err != nil {
+	made, err := tempdir.Make("weft-cluster-")
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	dir = made.Path
 	defer func() {
-		if err := errors.Join(testbed.Down(), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(testbed.Down(), made.Remove()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = max(code, 1)
 		}

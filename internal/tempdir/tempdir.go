@@ -1,0 +1,72 @@
+//go:build unix
+
+// Package tempdir makes temporary directories for tests and benchmarks. If the process is killed before it
+// removes one, the next process that makes one with the same prefix does so.
+package tempdir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// owner is the file in each directory on which its process has a lock (flock(2)) as long as it runs.
+const owner = ".owner"
+
+// Dir is a temporary directory.
+type Dir struct {
+	Path string
+	lock *os.File
+}
+
+// Make makes a directory in os.TempDir. Its name begins with prefix. First it removes those that processes which
+// have ended left there.
+func Make(prefix string) (*Dir, error) {
+	removeLeft(prefix)
+	path, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{Path: path}
+	// The file gets its name when it is locked, because removeLeft takes an unlocked file for that of a process
+	// that has ended.
+	if d.lock, err = os.Create(filepath.Join(path, owner+".new")); err == nil {
+		err = unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err == nil {
+		err = os.Rename(d.lock.Name(), filepath.Join(path, owner))
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Remove())
+	}
+	return d, nil
+}
+
+// Remove removes the directory and what is in it.
+func (d *Dir) Remove() error {
+	err := os.RemoveAll(d.Path)
+	if d.lock != nil {
+		err = errors.Join(err, d.lock.Close())
+	}
+	return err
+}
+
+// removeLeft removes the directories of processes that have ended. It ignores errors, because the caller does not
+// depend on it.
+func removeLeft(prefix string) {
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*", owner))
+	for _, name := range left {
+		f, err := os.OpenFile(name, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		mine := unix.Fstat(int(f.Fd()), &st) == nil && int(st.Uid) == os.Geteuid()
+		if mine && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.RemoveAll(filepath.Dir(name))
+		}
+		_ = f.Close()
+	}
+}
