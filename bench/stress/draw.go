@@ -65,13 +65,28 @@ type job struct {
 	kill    *kill    // nil: no rank is killed
 }
 
-// kill says which rank to kill, and when.
+// kill says which rank to kill, and when. The job may end in another way instead: abort, terminate.
 type kill struct {
-	rank    int
-	after   time.Duration // time after all ranks are ready
-	spawned bool          // kill a process that a rank has started, instead of a rank
-	survive bool          // the other ranks go on after the kill, and report the first error of a call
-	recover bool          // with survive: they then go on without the killed rank
+	rank      int
+	after     time.Duration // time after all ranks are ready
+	spawned   bool          // kill a process that a rank has started, instead of a rank
+	survive   bool          // the other ranks go on after the kill, and report the first error of a call
+	recover   bool          // with survive: they then go on without the killed rank
+	abort     int           // if not 0, the rank calls Abort with this exit code
+	terminate bool          // gorun gets SIGTERM, which ends the contexts of all ranks
+}
+
+// victim says for messages whom kill concerns and what happens to it.
+func (k *kill) victim() string {
+	switch {
+	case k.terminate:
+		return "gorun is terminated"
+	case k.abort != 0:
+		return fmt.Sprintf("rank %d calls Abort", k.rank)
+	case k.spawned:
+		return "a spawned process is killed"
+	}
+	return fmt.Sprintf("rank %d is killed", k.rank)
 }
 
 func (j job) command() []string {
@@ -81,11 +96,7 @@ func (j job) command() []string {
 func (j job) String() string {
 	s := j.gorun + " " + strings.Join(j.command(), " ")
 	if j.kill != nil {
-		victim := fmt.Sprint("rank ", j.kill.rank)
-		if j.kill.spawned {
-			victim = "a spawned process"
-		}
-		s += fmt.Sprintf("  # %s is killed after %v", victim, j.kill.after)
+		s += fmt.Sprintf("  # %s after %v", j.kill.victim(), j.kill.after)
 	}
 	return s
 }
@@ -168,6 +179,16 @@ func (r *runner) draw(seed uint64, kills bool) job {
 		j.flags = append(j.flags, "-on-failure", "notify")
 	} else if k.spawned = rng.IntN(4) == 0; k.spawned {
 		j.args = append(j.args, "-only", "spawn", "-endless") // the ranks need the processes at the time of the kill
+	} else if !k.survive {
+		switch rng.IntN(3) {
+		case 0:
+			k.abort = 1 + rng.IntN(255)
+			j.args = append(j.args, "-abort", fmt.Sprint(k.abort))
+		case 1:
+			k.terminate = true
+			j.args = append(j.args, "-context")
+			j.flags = append(j.flags, "-grace", "1m") // so that a rank that does not end shows
+		}
 	}
 	j.kill = &k
 	return j

@@ -25,15 +25,22 @@ var (
 	spawnedReady = regexp.MustCompile(`(?m)^stress spawned ready (\d+)$`)
 )
 
-// kill waits until all ranks are ready and for j.kill.after, kills the rank or a process that a rank has
-// started, and checks how the job ends:
-// in time, with the right exit code and message, and without a process left.
+// kill waits until all ranks are ready and for j.kill.after, does what j.kill says, and checks how the job
+// ends: in time, with the right exit code and message, and without a process left.
 func (p *running) kill(j job) error {
 	var pids map[int]int
 	const spawned = -1 // the key of the process to kill, if it is not a rank
 	all, victim, want := j.ranks, j.kill.rank, fmt.Sprintf("rank %d ", j.kill.rank)
-	if j.kill.spawned {
+	sig, status := syscall.SIGKILL, 128+int(syscall.SIGKILL)
+	switch k := j.kill; {
+	case k.recover: // all other ranks exit with 0, so the job is a success
+		status = 0
+	case k.spawned:
 		all, victim, want = j.ranks+1, spawned, `rank \d+\.\d+ `
+	case k.abort != 0:
+		sig, status, want = syscall.SIGUSR2, k.abort, fmt.Sprintf("rank %d .*called Abort", k.rank)
+	case k.terminate:
+		sig, status, want = syscall.SIGTERM, 128+int(syscall.SIGTERM), "SIGTERM"
 	}
 	for begun := time.Now(); len(pids) < all; {
 		if time.Since(begun) > jobLimit || p.wait(time.Millisecond) {
@@ -50,10 +57,13 @@ func (p *running) kill(j job) error {
 		}
 	}
 	if p.wait(j.kill.after) {
-		return fmt.Errorf("the job ended before a rank was killed: %w", p.end())
+		return fmt.Errorf("the job ended before %s: %w", j.kill.victim(), p.end())
 	}
-	killed := time.Now()
-	if err := syscall.Kill(pids[victim], syscall.SIGKILL); err != nil {
+	killed, pid := time.Now(), pids[victim]
+	if j.kill.terminate {
+		pid = p.cmd.Process.Pid
+	}
+	if err := syscall.Kill(pid, sig); err != nil {
 		return err
 	}
 	limit := killLimit
@@ -65,17 +75,13 @@ func (p *running) kill(j job) error {
 		if p.dump() { // dump at once, because gorun kills ranks that hang when its grace period is over
 			took = fmt.Sprintf("it ended after %v", time.Since(killed).Round(time.Millisecond))
 		}
-		return fmt.Errorf("the job still ran %v after %q was killed; %s", limit, want, took)
-	}
-	status := 128 + int(syscall.SIGKILL)
-	if j.kill.recover { // all other ranks have exited with 0, so the job is a success
-		status = 0
+		return fmt.Errorf("the job still ran for %v: %s; %s", limit, j.kill.victim(), took)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != status {
-		return fmt.Errorf("exit code %d, not %d, after %q was killed", code, status, want)
+		return fmt.Errorf("exit code %d, not %d: %s", code, status, j.kill.victim())
 	}
 	if !regexp.MustCompile(want).MatchString(p.stderr.String()) {
-		return fmt.Errorf("gorun does not name %q, which was killed", want)
+		return fmt.Errorf("gorun does not say %q: %s", want, j.kill.victim())
 	}
 	for rank, pid := range pids {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {

@@ -9,7 +9,8 @@
 // minute, Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and
 // kills a random rank of each by SIGKILL at a random time, or a process that a rank has started:
 // the job must end in time and leave no process and no file behind, and gorun must name the killed
-// rank. In a quarter of these jobs the other ranks make a communicator without the killed rank, and
+// rank. In some jobs the rank calls Abort instead, or gorun gets SIGTERM, which ends the contexts of
+// all ranks (comm.MainContext). In a quarter of these jobs the other ranks make a communicator without the killed rank, and
 // do further operations with it. After a failure Stress prints the command that repeats the job.
 //
 // With -testprov, the jobs use libfabric over weft's test provider (transport/libfabric/testprov)

@@ -14,16 +14,20 @@
 // With -ops 0 the job runs until a failure, and each rank prints its process id when it starts. With
 // -survive a rank ignores SIGTERM; if a call fails, the rank prints the time and the error, and exits
 // with 0. With -recover the ranks that are left then do further operations without the failed rank.
+// With -abort a rank calls Abort on SIGUSR2. With -context SIGTERM ends the context of the rank's calls.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/weft-hpc/weft/comm"
 )
@@ -37,6 +41,8 @@ type options struct {
 	survive bool // a failure of another rank is expected: report the first error, and exit with 0
 	recover bool // with survive: go on with the other ranks after the first failure
 	crowds  bool // most operations run in many goroutines
+	abort   int  // if not 0: call Abort with this exit code on SIGUSR2
+	context bool // start by MainContext instead of Main
 
 	only     names  // the operations to do besides job.regroup; empty: all
 	sessions bool   // the process starts by Open instead of Init
@@ -55,6 +61,8 @@ func main() {
 	flag.BoolVar(&o.survive, "survive", false, "ignore SIGTERM, and print the error of a failed call")
 	flag.BoolVar(&o.recover, "recover", false, "with -survive: after the first failure do operations with the ranks that are left")
 	flag.BoolVar(&o.crowds, "crowds", false, "make most operations run in many goroutines at the same time")
+	flag.IntVar(&o.abort, "abort", 0, "call Abort with this exit `code` on SIGUSR2")
+	flag.BoolVar(&o.context, "context", false, "start by MainContext, so that SIGTERM ends the calls")
 	flag.Var(&o.only, "only", "`names` of the operations to do, with commas between them; empty: all")
 	flag.BoolVar(&o.sessions, "sessions", false, "start by Open, and do all operations several times, with a session each")
 	flag.BoolVar(&o.endless, "endless", false, "make the first operation spawn go on until a failure")
@@ -70,6 +78,10 @@ func main() {
 		survive(o)
 		return
 	}
+	run := o.run
+	if o.abort != 0 {
+		run = o.abortOnSignal()
+	}
 	if o.end == 0 {
 		printLine(fmt.Sprint("ready ", os.Getpid()))
 	}
@@ -84,7 +96,25 @@ func main() {
 		}
 		return
 	}
-	comm.Main(o.run)
+	if o.context {
+		comm.MainContext(context.Background(), func(_ context.Context, c *comm.Comm) error { return run(c) })
+		return
+	}
+	comm.Main(run)
+}
+
+// abortOnSignal returns o.run with a goroutine that calls Abort on SIGUSR2, also if the signal has come
+// before.
+func (o options) abortOnSignal() func(*comm.Comm) error {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR2)
+	return func(c *comm.Comm) error {
+		go func() { // ends with the process
+			<-asked
+			c.Abort(o.abort)
+		}()
+		return o.run(c)
+	}
 }
 
 // run does what this process has to do. c has all processes of the job.
