@@ -25,7 +25,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	os.Exit(testprog.Main(m, "weft-bench-", &bin, []string{"..", "-tags", buildTags, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare"}))
+	os.Exit(testprog.Main(m.Run, "weft-bench-", &bin, []string{"..", "-tags", buildTags, "./cmd/gorun", "./bench", "./bench/peers/hello", "./bench/compare"}))
 }
 
 // gorun runs a program of the folder bin with gorun. args are the program's name and its arguments.

@@ -23,12 +23,13 @@ type DeviceCopier interface {
 // that several messages use (transport.libfabric.hmem). The method shows weft that the program has freed the memory
 // and that other memory has its address now.
 type DeviceIdentifier interface {
-	// AllocationID returns the number of the allocation that contains addr. Two allocations of the device must
-	// not have the same number, even if one was freed before the other was made (in CUDA:
-	// CU_POINTER_ATTRIBUTE_BUFFER_ID). 0 means that the number is unknown; then no registration is kept.
+	// AllocationID returns the number of the allocation that contains the n bytes from addr on, where n is at
+	// least 1. Two allocations must not have the same number, even if one was freed before the other was made,
+	// and even if two Devices of the process stand for the same device. AllocationID returns 0 if it does not know
+	// the number, or if the bytes lie in several allocations; then no registration is kept.
 	// Messages make no progress during the call, so it should be quick. What DeviceCopier says about
 	// goroutines and weft holds here, too. If the method panics, the number is unknown.
-	AllocationID(addr uintptr) uint64
+	AllocationID(addr uintptr, n int) uint64
 }
 
 // NewDevice returns the Device of this kind with this number. kind is the name of libfabric's interface to
@@ -45,7 +46,8 @@ func (d *Device) String() string { return d.in.String() }
 // not be one of Go's heap; drivers return no such address. The first call for a device and a type T allocates;
 // later calls do not. The memory must stay allocated as long as a call or a request uses the View. With
 // transport.libfabric.hmem it may stay registered after that, so the driver must allow the program to free
-// registered memory.
+// registered memory. If the device has a [DeviceIdentifier], freed memory may stay in use, up to
+// transport.libfabric.keep_registered bytes, until other buffers replace it.
 //
 // These calls accept the View: sends and receives, [Pack], [Unpack], and the collectives of views except those
 // of a [Neighborhood]. Windows, package comm/pio and neighbour collectives return [ErrDevice]. If a copy from or

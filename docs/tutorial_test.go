@@ -25,7 +25,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	os.Exit(testprog.Main(m, "weft-docs-", &bin, []string{"..", "./cmd/gorun"}))
+	os.Exit(testprog.Main(m.Run, "weft-docs-", &bin, []string{"..", "./cmd/gorun"}))
 }
 
 // TestPages tests the tutorial, the pages of the guide and that on what gorun shows. For each page it makes a Go module of the page's

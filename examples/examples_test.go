@@ -31,12 +31,15 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 var hostsDown = func() error { return nil }
 
 func run(m *testing.M) int {
-	code := testprog.Main(m, "weft-examples-", &bin, []string{"..", "./cmd/gorun", "./examples/..."})
-	if err := hostsDown(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
+	tests := func() int {
+		code := m.Run()
+		if err := hostsDown(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+		return code
 	}
-	return code
+	return testprog.Main(tests, "weft-examples-", &bin, []string{"..", "./cmd/gorun", "./examples/..."})
 }
 
 // gorun runs gorun with these arguments, in the top folder of the project.

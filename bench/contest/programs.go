@@ -20,8 +20,7 @@ type Programs struct {
 	Root    string   // absolute path of the project's folder
 	Missing []string // commands and packages that are not installed
 
-	made *tempdir.Dir
-	dir  string // its path
+	dir *tempdir.Dir
 }
 
 // Root returns the absolute path of the project's folder.
@@ -37,10 +36,9 @@ func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 		return nil, err
 	}
 	p := &Programs{Root: root}
-	if p.made, err = tempdir.Make("weft-contest-"); err != nil {
+	if p.dir, err = tempdir.Make("weft-contest-"); err != nil {
 		return nil, err
 	}
-	p.dir = p.made.Path
 	if err := p.Go(ctx, append([]string{"./cmd/gorun"}, packages...)...); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -48,11 +46,11 @@ func NewPrograms(ctx context.Context, packages ...string) (*Programs, error) {
 }
 
 // Close removes the programs and their directory.
-func (p *Programs) Close() error { return p.made.Remove() }
+func (p *Programs) Close() error { return p.dir.Remove() }
 
 // Path returns the path of a program. If the program was not built, Path returns "".
 func (p *Programs) Path(name string) string {
-	path := filepath.Join(p.dir, name)
+	path := filepath.Join(p.dir.Path, name)
 	if _, err := os.Stat(path); err != nil {
 		return ""
 	}
@@ -61,14 +59,14 @@ func (p *Programs) Path(name string) string {
 
 // Go builds packages of the project, each under the name of its folder.
 func (p *Programs) Go(ctx context.Context, packages ...string) error {
-	_, err := Output(ctx, "go", append([]string{"build", "-C", p.Root, "-o", p.dir}, packages...)...)
+	_, err := Output(ctx, "go", append([]string{"build", "-C", p.Root, "-o", p.dir.Path}, packages...)...)
 	return err
 }
 
 // GoAs builds one package of the project as a program with this name. flags are further flags of go
 // build.
 func (p *Programs) GoAs(ctx context.Context, name, pkg string, flags ...string) error {
-	args := append([]string{"build", "-C", p.Root, "-o", filepath.Join(p.dir, name)}, flags...)
+	args := append([]string{"build", "-C", p.Root, "-o", filepath.Join(p.dir.Path, name)}, flags...)
 	_, err := Output(ctx, "go", append(args, pkg)...)
 	return err
 }
@@ -79,7 +77,7 @@ func (p *Programs) C(ctx context.Context, compiler, name string, sources []strin
 	if !p.Has(compiler) {
 		return nil
 	}
-	args := []string{"-O2", "-o", filepath.Join(p.dir, name)}
+	args := []string{"-O2", "-o", filepath.Join(p.dir.Path, name)}
 	for _, s := range sources {
 		args = append(args, filepath.Join(p.Root, "bench", filepath.FromSlash(s)))
 	}

@@ -62,7 +62,7 @@ type job struct {
 	args    []string // arguments of the ranks' program
 	program string   // path of the ranks' program
 	gorun   string   // path of gorun
-	kill    *kill    // nil: no rank is killed
+	kill    *kill    // nil: the job ends by itself
 }
 
 // kill says which rank to kill, and when. The job may end in another way instead: abort, terminate.
@@ -76,8 +76,8 @@ type kill struct {
 	terminate bool          // gorun gets SIGTERM, which ends the contexts of all ranks
 }
 
-// victim says for messages whom kill concerns and what happens to it.
-func (k *kill) victim() string {
+// event describes for messages how the job ends.
+func (k *kill) event() string {
 	switch {
 	case k.terminate:
 		return "gorun is terminated"
@@ -96,7 +96,7 @@ func (j job) command() []string {
 func (j job) String() string {
 	s := j.gorun + " " + strings.Join(j.command(), " ")
 	if j.kill != nil {
-		s += fmt.Sprintf("  # %s after %v", j.kill.victim(), j.kill.after)
+		s += fmt.Sprintf("  # %s after %v", j.kill.event(), j.kill.after)
 	}
 	return s
 }

@@ -57,7 +57,7 @@ func (p *running) kill(j job) error {
 		}
 	}
 	if p.wait(j.kill.after) {
-		return fmt.Errorf("the job ended before %s: %w", j.kill.victim(), p.end())
+		return fmt.Errorf("the job ended before %s: %w", j.kill.event(), p.end())
 	}
 	killed, pid := time.Now(), pids[victim]
 	if j.kill.terminate {
@@ -75,21 +75,39 @@ func (p *running) kill(j job) error {
 		if p.dump() { // dump at once, because gorun kills ranks that hang when its grace period is over
 			took = fmt.Sprintf("it ended after %v", time.Since(killed).Round(time.Millisecond))
 		}
-		return fmt.Errorf("the job still ran for %v: %s; %s", limit, j.kill.victim(), took)
+		return fmt.Errorf("the job still ran for %v: %s; %s", limit, j.kill.event(), took)
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != status {
-		return fmt.Errorf("exit code %d, not %d: %s", code, status, j.kill.victim())
+		return fmt.Errorf("exit code %d, not %d: %s", code, status, j.kill.event())
 	}
 	if !regexp.MustCompile(want).MatchString(p.stderr.String()) {
-		return fmt.Errorf("gorun does not say %q: %s", want, j.kill.victim())
+		return fmt.Errorf("gorun does not say %q: %s", want, j.kill.event())
 	}
 	for rank, pid := range pids {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("rank %d, process %d, still exists", rank, pid)
 		}
 	}
+	if j.kill.terminate {
+		return p.canceled(j)
+	}
 	if j.kill.survive {
 		return p.survivors(j, killed)
+	}
+	return nil
+}
+
+// canceled checks that all ranks have ended by themselves: one at least because its context has ended, and the
+// others for this reason or because another rank has ended before they got SIGTERM.
+func (p *running) canceled(j job) error {
+	out := p.stdout.String()
+	for rank := range j.ranks {
+		if !regexp.MustCompile(fmt.Sprintf(`(?m)^stress %d (canceled$|failed \d+ (process-failed|revoked|finalized|connection) )`, rank)).MatchString(out) {
+			return fmt.Errorf("rank %d has not ended by itself", rank)
+		}
+	}
+	if !strings.Contains(out, " canceled\n") {
+		return errors.New("no context has ended")
 	}
 	return nil
 }

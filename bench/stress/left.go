@@ -42,7 +42,7 @@ func files(dir string) (found []string) {
 func (r *runner) processes() (found []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range all {
-		if exe, err := os.Readlink(filepath.Join(p, "exe")); err == nil && strings.HasPrefix(exe, r.dir+"/") {
+		if exe, err := os.Readlink(filepath.Join(p, "exe")); err == nil && strings.HasPrefix(exe, r.dir.Path+"/") {
 			found = append(found, p+": "+exe)
 		}
 	}

@@ -7,11 +7,12 @@
 // A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and
 // random forced algorithms of collectives. It must exit with 0. If it runs for longer than a
 // minute, Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and
-// kills a random rank of each by SIGKILL at a random time, or a process that a rank has started:
-// the job must end in time and leave no process and no file behind, and gorun must name the killed
-// rank. In some jobs the rank calls Abort instead, or gorun gets SIGTERM, which ends the contexts of
-// all ranks (comm.MainContext). In a quarter of these jobs the other ranks make a communicator without the killed rank, and
-// do further operations with it. After a failure Stress prints the command that repeats the job.
+// ends each by force at a random time: it kills a random rank by SIGKILL, or a process that a rank has
+// started. Or a rank calls Abort, or gorun gets SIGTERM, which ends the contexts of all ranks
+// (comm.MainContext). The job must end in time and leave no process and no file behind, and gorun must
+// say the cause. In a quarter of the jobs with -kills the other ranks make a communicator without the
+// killed rank, and do further operations with it. After a failure Stress prints the command that repeats
+// the job.
 //
 // With -testprov, the jobs use libfabric over weft's test provider (transport/libfabric/testprov)
 // in a random one of the given manners:
@@ -46,7 +47,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 	flags := flag.NewFlagSet("stress", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	jobs := flags.Int("jobs", 100, "`number` of jobs")
-	kills := flags.Int("kills", 0, "`number` of further jobs in which a rank is killed")
+	kills := flags.Int("kills", 0, "`number` of further jobs that end by force, mostly because a rank is killed")
 	seed := flags.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "`seed` of the first job; each further job has the next seed")
 	ops := flags.Int("ops", 30, "`number` of operations per job")
 	transports := flags.String("transports", "", "`list` of transports for all jobs, for example tcp,shm; empty: random")
@@ -128,8 +129,7 @@ func run(stdout, stderr io.Writer, args []string) int {
 // runner runs jobs. It holds what all jobs have in common.
 type runner struct {
 	ctx        context.Context // when it ends, the running job ends
-	made       *tempdir.Dir    // the folder with the programs
-	dir        string          // its absolute path
+	dir        *tempdir.Dir    // the folder with the programs
 	tmp        string          // TMPDIR of the jobs
 	ops        int             // number of operations of a job in which no rank is killed
 	transports string          // value of transport.use for all jobs; "": random
@@ -143,11 +143,11 @@ type runner struct {
 // close removes. If libfabric is true, they can use libfabric; with scripts, also testprov, which
 // newRunner builds.
 func newRunner(ctx context.Context, ops int, libfabric bool, scripts []string) (*runner, error) {
-	made, err := tempdir.Make("weft-stress-")
+	dir, err := tempdir.Make("weft-stress-")
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{ctx: ctx, made: made, dir: made.Path, tmp: filepath.Join(made.Path, "tmp"), ops: ops, scripts: scripts}
+	r := &runner{ctx: ctx, dir: dir, tmp: filepath.Join(dir.Path, "tmp"), ops: ops, scripts: scripts}
 	if err := r.prepare(libfabric || scripts != nil); err != nil {
 		r.close()
 		return nil, err
@@ -157,7 +157,7 @@ func newRunner(ctx context.Context, ops int, libfabric bool, scripts []string) (
 
 func (r *runner) prepare(libfabric bool) error {
 	const project = "github.com/weft-hpc/weft/"
-	args := []string{"build", "-o", r.dir}
+	args := []string{"build", "-o", r.dir.Path}
 	if libfabric {
 		args = append(args, "-tags", "libfabric")
 	}
@@ -182,8 +182,8 @@ func (r *runner) prepare(libfabric bool) error {
 }
 
 // published returns the directory in which the jobs publish ports.
-func (r *runner) published() string { return filepath.Join(r.dir, "published") }
+func (r *runner) published() string { return filepath.Join(r.dir.Path, "published") }
 
-func (r *runner) program(name string) string { return filepath.Join(r.dir, name) }
+func (r *runner) program(name string) string { return filepath.Join(r.dir.Path, name) }
 
-func (r *runner) close() { _ = r.made.Remove() } // an error leaves only a temporary folder
+func (r *runner) close() { _ = r.dir.Remove() } // an error leaves only a temporary folder

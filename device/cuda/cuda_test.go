@@ -127,15 +127,22 @@ func TestAllocationID(t *testing.T) {
 	for range 5 {
 		at, err := gpu.Alloc(1000)
 		require.NoError(t, err)
-		id := device.AllocationID(at)
+		id := device.AllocationID(at, 1000)
 		require.NotZero(t, id)
 		require.False(t, seen[id])
 		seen[id] = true
-		require.Equal(t, id, device.AllocationID(at+999))
+		require.Equal(t, id, device.AllocationID(at+999, 1))
+		require.NotEqual(t, id, device.AllocationID(at, 1<<30), "it does not contain all bytes")
 		require.NoError(t, gpu.Free(at))
-		require.NotEqual(t, id, device.AllocationID(at))
+		require.NotEqual(t, id, device.AllocationID(at, 1000))
 	}
-	require.Zero(t, device.AllocationID(4096))
+	require.Zero(t, device.AllocationID(4096, 1))
+	if os.Getenv(inFake) != "" {
+		at, err := gpu.Alloc(12345) // MAPPED of testdata/libcuda.c
+		require.NoError(t, err)
+		require.Zero(t, device.AllocationID(at, 1))
+		require.NoError(t, gpu.Free(at))
+	}
 }
 
 // TestErrors checks that errors of the driver come back with their names.

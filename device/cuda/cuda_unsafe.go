@@ -64,7 +64,8 @@ func (g *GPU) Alloc(n int) (uintptr, error) {
 	return uintptr(at), err
 }
 
-// Free frees memory that Alloc returned (cuMemFree). No call or request may still use the memory.
+// Free frees memory that Alloc returned (cuMemFree). No call or request may still use the memory. With
+// transport.libfabric.hmem the memory may stay in use after that: see [comm.OnDevice].
 func (g *GPU) Free(addr uintptr) error {
 	return check("cuMemFree", C.weft_cuda_free(g.ctx, C.uintptr_t(addr)))
 }
@@ -75,9 +76,10 @@ func (g *GPU) ToHost(dst []byte, src uintptr) error { return g.copy("device to h
 // ToDevice implements [comm.DeviceCopier]. The copy does not wait for work in other streams.
 func (g *GPU) ToDevice(dst uintptr, src []byte) error { return g.copy("host to device", src, dst, 1) }
 
-// AllocationID implements [comm.DeviceIdentifier] (cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_BUFFER_ID).
-func (g *GPU) AllocationID(addr uintptr) uint64 {
-	return uint64(C.weft_cuda_allocation(g.ctx, C.uintptr_t(addr)))
+// AllocationID implements [comm.DeviceIdentifier] for memory of cuMemAlloc and cudaMalloc
+// (cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_BUFFER_ID). For other memory it returns 0.
+func (g *GPU) AllocationID(addr uintptr, n int) uint64 {
+	return uint64(C.weft_cuda_allocation(g.ctx, C.uintptr_t(addr), C.size_t(n)))
 }
 
 func (g *GPU) copy(what string, host []byte, device uintptr, toDevice C.int) error {

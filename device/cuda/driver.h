@@ -16,7 +16,7 @@ typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 
-enum { CU_STREAM_NON_BLOCKING = 1, CU_POINTER_ATTRIBUTE_BUFFER_ID = 7 };
+enum { CU_STREAM_NON_BLOCKING = 1, CU_POINTER_ATTRIBUTE_BUFFER_ID = 7, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10 };
 
 static struct {
 	CUresult (*init)(unsigned int flags);
@@ -136,18 +136,24 @@ static inline CUresult weft_cuda_free(CUcontext ctx, uintptr_t at)
 	return rc;
 }
 
-// Returns the number of the allocation that contains the address; 0: it is unknown.
-static inline uint64_t weft_cuda_allocation(CUcontext ctx, uintptr_t at)
+// Returns the number of the allocation that contains the n bytes, n > 0; 0: it is unknown. Only memory of
+// cuMemAlloc has numbers here (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE). Other memory, of cuMemMap or
+// of a pool, can be mapped anew without a new allocation.
+static inline uint64_t weft_cuda_allocation(CUcontext ctx, uintptr_t at, size_t n)
 {
-	unsigned long long id = 0;
+	unsigned long long plain = 0, first = 0, last = 0; // larger than any of the values
 	CUcontext old;
 	CUresult rc = weft_cuda.push(ctx);
 
 	if (rc)
 		return 0;
-	rc = weft_cuda.attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
+	rc = weft_cuda.attribute(&plain, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at);
+	if (!rc)
+		rc = weft_cuda.attribute(&first, CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
+	if (!rc)
+		rc = weft_cuda.attribute(&last, CU_POINTER_ATTRIBUTE_BUFFER_ID, at + n - 1);
 	weft_cuda.pop(&old);
-	return rc ? 0 : id;
+	return rc || !plain || first != last ? 0 : first;
 }
 
 // Copies n bytes and waits until they are there.

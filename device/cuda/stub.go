@@ -32,4 +32,4 @@ func (*GPU) ToHost([]byte, uintptr) error { return errStub }
 func (*GPU) ToDevice(uintptr, []byte) error { return errStub }
 
 // AllocationID returns 0.
-func (*GPU) AllocationID(uintptr) uint64 { return 0 }
+func (*GPU) AllocationID(uintptr, int) uint64 { return 0 }

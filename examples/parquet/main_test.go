@@ -26,7 +26,7 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	os.Exit(testprog.Main(m, "weft-parquet-", &bin, []string{"../..", "./cmd/gorun"}, []string{".", "."}))
+	os.Exit(testprog.Main(m.Run, "weft-parquet-", &bin, []string{"../..", "./cmd/gorun"}, []string{".", "."}))
 }
 
 // gorun runs the program with these arguments on some ranks.

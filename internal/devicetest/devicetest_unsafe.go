@@ -7,7 +7,6 @@ package devicetest
 import (
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,14 +22,14 @@ type Device struct {
 	// If FailAt is not 0, each copy from the one with this number on fails.
 	FailAt atomic.Int64
 
-	mu   sync.Mutex
-	live []allocation
+	mu  sync.Mutex
+	all []*allocation
 }
 
-// allocation is memory that was not freed yet.
+// allocation is memory that was allocated. It stays mapped until the test ends.
 type allocation struct {
 	mem []byte
-	id  uint64
+	id  uint64 // 0: the memory was freed, and serves for the next allocation of this size
 }
 
 var allocations atomic.Uint64 // number of allocations of all devices so far
@@ -44,7 +43,13 @@ func New(t testing.TB) *Device {
 	if errMemory != nil {
 		t.Fatal(errMemory)
 	}
-	return &Device{}
+	d := &Device{}
+	t.Cleanup(func() {
+		for _, a := range d.all {
+			_ = unix.Munmap(a.mem)
+		}
+	})
+	return d
 }
 
 // Alloc allocates n bytes of the device's memory, and returns their address.
@@ -53,39 +58,43 @@ func (d *Device) Alloc(t testing.TB, n int) uintptr {
 	return Address(d.AllocBytes(t, n))
 }
 
-// AllocBytes is Alloc, and returns a slice that stands for the memory and must not be accessed.
+// AllocBytes is Alloc, and returns a slice that stands for the memory and must not be accessed. If memory of this
+// size was freed, the new one has its address.
 func (d *Device) AllocBytes(t testing.TB, n int) []byte {
 	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, a := range d.all {
+		if a.id == 0 && len(a.mem) == max(n, 1) {
+			a.id = allocations.Add(1)
+			return a.mem
+		}
+	}
 	mem, err := unix.Mmap(-1, 0, max(n, 1), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatalf("allocate %d bytes of a device: %v", n, err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.live = append(d.live, allocation{mem, allocations.Add(1)})
-	t.Cleanup(func() { d.Free(mem) })
+	d.all = append(d.all, &allocation{mem, allocations.Add(1)})
 	return mem
 }
 
-// Free frees memory that AllocBytes has returned. A second call does nothing.
+// Free frees memory that AllocBytes has returned.
 func (d *Device) Free(mem []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.live = slices.DeleteFunc(d.live, func(a allocation) bool {
-		found := Address(a.mem) == Address(mem)
-		if found {
-			_ = unix.Munmap(mem)
+	for _, a := range d.all {
+		if Address(a.mem) == Address(mem) {
+			a.id = 0
 		}
-		return found
-	})
+	}
 }
 
 // AllocationID implements comm.DeviceIdentifier.
-func (d *Device) AllocationID(addr uintptr) uint64 {
+func (d *Device) AllocationID(addr uintptr, n int) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, a := range d.live {
-		if off := addr - Address(a.mem); off < uintptr(len(a.mem)) {
+	for _, a := range d.all {
+		if off := addr - Address(a.mem); off < uintptr(len(a.mem)) && uintptr(n) <= uintptr(len(a.mem))-off {
 			return a.id
 		}
 	}

@@ -20,9 +20,9 @@ type Copier interface {
 	ToDevice(dst uintptr, src []byte) error
 }
 
-// Identifier is a Copier that knows allocations; comm.DeviceIdentifier documents its method.
+// Identifier is implemented by a Copier that numbers allocations; comm.DeviceIdentifier documents its method.
 type Identifier interface {
-	AllocationID(addr uintptr) uint64
+	AllocationID(addr uintptr, n int) uint64
 }
 
 // Device stands for the memory of a device, which the processor cannot access. A slice of bytes with an
@@ -107,7 +107,7 @@ func (d *Device) Allocation(buf []byte) (id uint64) {
 			id = 0
 		}
 	}()
-	return known.AllocationID(address(buf))
+	return known.AllocationID(address(buf), len(buf))
 }
 
 // DataSize implements [layout.Form].

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package tempdir makes temporary directories for tests and benchmarks. If the process is killed before it
-// removes one, the next process that makes one with the same prefix does so.
+// Package tempdir makes temporary directories for tests and benchmarks. If a process is killed, its directory
+// stays. The next Make with the same prefix removes that directory, unless the process was killed in Make.
 package tempdir
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owner is the file in each directory on which its process has a lock (flock(2)) as long as it runs.
+// owner is a file in each directory. While the process runs, it holds a lock on this file (flock(2)).
 const owner = ".owner"
 
 // Dir is a temporary directory.
@@ -21,8 +21,8 @@ type Dir struct {
 	lock *os.File
 }
 
-// Make makes a directory in os.TempDir. Its name begins with prefix. First it removes those that processes which
-// have ended left there.
+// Make makes a directory in os.TempDir. Its name begins with prefix. Before that, Make
+// removes the directories of ended processes.
 func Make(prefix string) (*Dir, error) {
 	removeLeft(prefix)
 	path, err := os.MkdirTemp("", prefix)
@@ -46,11 +46,29 @@ func Make(prefix string) (*Dir, error) {
 
 // Remove removes the directory and what is in it.
 func (d *Dir) Remove() error {
-	err := os.RemoveAll(d.Path)
+	err := removeAll(d.Path)
 	if d.lock != nil {
 		err = errors.Join(err, d.lock.Close())
 	}
 	return err
+}
+
+// removeAll removes a directory. The owner's file is the last to go, so that a later run can continue what a
+// killed process or an error has interrupted.
+func removeAll(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != owner {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
 }
 
 // removeLeft removes the directories of processes that have ended. It ignores errors, because the caller does not
@@ -65,7 +83,7 @@ func removeLeft(prefix string) {
 		var st unix.Stat_t
 		mine := unix.Fstat(int(f.Fd()), &st) == nil && int(st.Uid) == os.Geteuid()
 		if mine && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			_ = os.RemoveAll(filepath.Dir(name))
+			_ = removeAll(filepath.Dir(name))
 		}
 		_ = f.Close()
 	}

@@ -5,6 +5,7 @@ package tempdir
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +26,8 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(d.Path, "file"), nil, 0o600))
 		fmt.Println("at", d.Path)
-		select {}
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends
+		return
 	}
 	t.Setenv("TMPDIR", t.TempDir())
 	for _, name := range []string{"weft-test-other", "weft-other-1"} {
@@ -37,6 +39,9 @@ func TestKilled(t *testing.T) {
 	child.Env = append(os.Environ(), inChild+"=1")
 	out, err := child.StdoutPipe()
 	require.NoError(t, err)
+	in, err := child.StdinPipe()
+	require.NoError(t, err)
+	defer func() { _ = in.Close() }()
 	require.NoError(t, child.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)

@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"testing"
 
 	"github.com/weft-hpc/weft/internal/tempdir"
 )
 
-// Main builds programs into a temporary directory, runs the tests, and removes the directory. It stores the path of
-// the directory in dir. Each build has the arguments of a go build, without the flag -o: first the directory in which go runs,
-// then flags and packages. Main returns the exit code of the process.
-func Main(m *testing.M, prefix string, dir *string, builds ...[]string) int {
+// Main builds programs into a temporary directory, calls run, which runs the tests (testing.M.Run), and removes the
+// directory. It stores the path of the directory in dir. Each element of builds has the directory in which go build
+// runs, and then its flags and packages, without -o. Main returns the exit code of the process: the result of run, or 1.
+func Main(run func() int, prefix string, dir *string, builds ...[]string) int {
 	d, err := tempdir.Make(prefix)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -31,5 +30,5 @@ func Main(m *testing.M, prefix string, dir *string, builds ...[]string) int {
 			return 1
 		}
 	}
-	return m.Run()
+	return run()
 }

@@ -41,7 +41,7 @@ var pictures = os.Getenv("UI_PICTURES")
 var built string
 
 func TestMain(m *testing.M) {
-	os.Exit(testprog.Main(m, "weft-browser-", &built, []string{"../..", "./cmd/gorun"}, []string{".", "./job"}))
+	os.Exit(testprog.Main(m.Run, "weft-browser-", &built, []string{"../..", "./cmd/gorun"}, []string{".", "./job"}))
 }
 
 // job is a gorun with a live page.

@@ -60,7 +60,7 @@ func TestHMEMP2P(t *testing.T) {
 		return d, err
 	}
 	for p2p, want := range map[string]int{
-		"default": fi.HMEMP2PEnabled, "enabled": fi.HMEMP2PEnabled, "preferred": fi.HMEMP2PPreferred,
+		"default": -1, "enabled": fi.HMEMP2PEnabled, "preferred": fi.HMEMP2PPreferred,
 		"required": fi.HMEMP2PRequired, "disabled": fi.HMEMP2PDisabled,
 	} {
 		d, err := open("cxi,nics=2", "true", p2p)
@@ -83,7 +83,7 @@ func TestHMEMP2P(t *testing.T) {
 func TestDevicesRefused(t *testing.T) {
 	mem := devicetest.New(t).AllocBytes(t, 100)
 	n := openNode(t, libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), "cxi"), config(0, 1))
-	for _, dev := range []transport.DeviceMemory{{Kind: "ze"}, {Kind: "abacus"}} {
+	for _, dev := range []transport.DeviceMemory{{Kind: "ze"}, {Kind: "abacus"}, {}} {
 		_, err := n.dom.RegisterDevice(mem, dev, transport.RemoteRead)
 		require.ErrorIs(t, err, transport.ErrNotSupported)
 		require.ErrorContains(t, err, "libfabric testprov on cxi: ")

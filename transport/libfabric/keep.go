@@ -136,7 +136,7 @@ func (p *keeper) makeRoom(n int) bool {
 
 // dropOldest ends the registration that was not used for the longest time, of those that no region
 // uses. It returns false if there is none, or if it cannot be ended. The caller holds regions.mu, which
-// dropOldest releases.
+// dropOldest releases during a call of libfabric.
 func (p *keeper) dropOldest() bool {
 	oldest := -1
 	for i, k := range p.list {
@@ -148,7 +148,8 @@ func (p *keeper) dropOldest() bool {
 }
 
 // dropFreed ends registrations of device memory that the program has freed: those of the addresses of buf that
-// belong to another allocation than o. As dropOldest, it ends none in use and releases regions.mu.
+// belong to another allocation than o. Like dropOldest, it ends none in use, and releases regions.mu
+// during calls of libfabric.
 func (p *keeper) dropFreed(buf []byte, o owner) {
 	at := fi.AddressOf(buf)
 	for {
@@ -202,8 +203,9 @@ func (d *domain) KeptMemory(buf []byte, dev transport.DeviceMemory, access trans
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	access &^= transport.MayKeep
-	o, ok := ownerOf(dev)
-	if !ok || t.closed || !t.kept.mayKeep(buf, o, access) {
+	o, known := ownerOf(dev)
+	host := dev == transport.DeviceMemory{}
+	if !known && !host || t.closed || !t.kept.mayKeep(buf, o, access) {
 		return nil
 	}
 	if k := t.kept.find(buf, o); k != nil {

@@ -223,6 +223,22 @@ func TestKeptAllocs(t *testing.T) {
 			panic("not registered")
 		}
 	}))
+	mem, dev := devicetest.New(t).AllocBytes(t, 1<<16), transport.DeviceMemory{Kind: "cuda", Allocation: 1}
+	d = openNode(t, libfabrictest.WithScript(withHMEM(t, libfabrictest.Name), "cxi"), config(0, 1)).dom
+	for range 2 { // the second one is kept
+		mr, err := d.RegisterDevice(mem, dev, keepRead)
+		require.NoError(t, err)
+		require.NoError(t, mr.Close())
+	}
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		mr, err := d.RegisterDevice(mem, dev, keepRead)
+		if err != nil || mr.Close() != nil {
+			panic("not registered")
+		}
+		if mr := d.KeptMemory(mem, dev, keepRead); mr == nil || mr.Close() != nil {
+			panic("not kept")
+		}
+	}))
 }
 
 // TestCloseDuringRegistrations: Close waits for registrations of other goroutines, closes what they have

@@ -112,7 +112,7 @@ func (l *lane) enable(d *domain, v *addressVector) error {
 		return err
 	}
 	l.av = v
-	if p2p := d.cfg.Params.String("transport.libfabric.hmem_p2p"); d.info.Caps&fi.CapHMEM != 0 && p2p != "default" {
+	if p2p := d.cfg.Params.String("transport.libfabric.hmem_p2p"); p2p != "default" {
 		if err := l.fiep.SetOpt(fi.OptHMEMP2P, hmemP2P[p2p]); err != nil {
 			return fmt.Errorf("%s on %s: FI_OPT_FI_HMEM_P2P = %s: %w", d.attr.Provider, l.info.Domain.Name, p2p, err)
 		}

@@ -31,7 +31,7 @@ type region struct {
 	// base is the address by which peers access the first byte: its virtual address under
 	// MRVirtAddr, else 0. If buf is empty, base is 0.
 	base   uint64
-	buf    []byte // memory of a device, which must not be accessed, unless owner is zero
+	buf    []byte // if owner is not zero: memory of a device, which must not be accessed
 	owner  owner
 	access transport.Access
 	open   bool // RegisterMemory has returned the region, and it is not closed
@@ -143,11 +143,8 @@ func (d *domain) RegisterDevice(mem []byte, dev transport.DeviceMemory, access t
 	return r, nil
 }
 
-// ownerOf returns the owner of memory. It returns false if libfabric knows no devices of this kind.
+// ownerOf returns the owner of memory of a device. It returns false if libfabric knows no devices of this kind.
 func ownerOf(dev transport.DeviceMemory) (o owner, ok bool) {
-	if dev == (transport.DeviceMemory{}) {
-		return owner{}, true
-	}
 	iface, ok := interfaces[dev.Kind]
 	return owner{iface, dev.Ordinal, dev.Allocation}, ok
 }

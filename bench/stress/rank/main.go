@@ -14,7 +14,8 @@
 // With -ops 0 the job runs until a failure, and each rank prints its process id when it starts. With
 // -survive a rank ignores SIGTERM; if a call fails, the rank prints the time and the error, and exits
 // with 0. With -recover the ranks that are left then do further operations without the failed rank.
-// With -abort a rank calls Abort on SIGUSR2. With -context SIGTERM ends the context of the rank's calls.
+// With -abort a rank calls Abort on SIGUSR2. With -context SIGTERM ends the context of the rank's calls; then
+// the rank prints a line and ends.
 package main
 
 import (
@@ -74,8 +75,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "rank: arguments out of range; -h lists them")
 		os.Exit(2)
 	}
+	if (o.abort != 0 || o.context) && (o.survive || o.sessions) {
+		fmt.Fprintln(os.Stderr, "rank: -abort and -context exclude -survive and -sessions")
+		os.Exit(2)
+	}
 	if o.survive {
 		survive(o)
+		return
+	}
+	if o.context {
+		comm.MainContext(context.Background(), o.untilCanceled)
 		return
 	}
 	run := o.run
@@ -96,15 +105,24 @@ func main() {
 		}
 		return
 	}
-	if o.context {
-		comm.MainContext(context.Background(), func(_ context.Context, c *comm.Comm) error { return run(c) })
-		return
-	}
 	comm.Main(run)
 }
 
-// abortOnSignal returns o.run with a goroutine that calls Abort on SIGUSR2, also if the signal has come
-// before.
+// untilCanceled is run with lines for bench/stress: one when the rank begins, and one when it ends. The latter says
+// whether the rank's context has ended, or which error a call has returned before.
+func (o options) untilCanceled(ctx context.Context, c *comm.Comm) error {
+	printLine(fmt.Sprint("ready ", os.Getpid()))
+	err := o.run(c)
+	if ctx.Err() != nil {
+		printLine("canceled")
+	} else {
+		report(err)
+	}
+	return err
+}
+
+// abortOnSignal returns o.run with a goroutine that calls Abort on SIGUSR2. If the signal arrives earlier, the
+// goroutine calls Abort when it starts.
 func (o options) abortOnSignal() func(*comm.Comm) error {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR2)

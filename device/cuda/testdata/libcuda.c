@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 enum { GPUS = 2, DEPTH = 8 };
+enum { MAPPED = 12345 }; /* an allocation of this size counts as memory of cuMemMap */
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, ILLEGAL_ADDRESS = 700 };
 
 struct memory {
@@ -129,18 +130,28 @@ int cuMemFree_v2(unsigned long long at)
 int cuPointerGetAttribute(void *value, int attribute, unsigned long long at)
 {
 	unsigned long long id = 0;
+	int mapped = 0;
 
 	if (!depth)
 		return INVALID_CONTEXT;
 	enter();
 	for (struct memory *m = all; m; m = m->next)
-		if (at >= m->at && at < m->at + m->n)
+		if (at >= m->at && at < m->at + m->n) {
 			id = m->id;
+			mapped = m->n == MAPPED;
+		}
 	leave();
-	if (attribute != 7 || !id)
+	if (!id)
 		return INVALID_VALUE;
-	*(unsigned long long *) value = id;
-	return OK;
+	switch (attribute) {
+	case 7: /* CU_POINTER_ATTRIBUTE_BUFFER_ID */
+		*(unsigned long long *) value = id;
+		return OK;
+	case 10: /* CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE */
+		*(unsigned int *) value = !mapped;
+		return OK;
+	}
+	return INVALID_VALUE;
 }
 
 int cuStreamCreate(void **stream, unsigned int flags)

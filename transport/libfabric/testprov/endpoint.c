@@ -360,6 +360,7 @@ int tp_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **
 	};
 	e->domain = d;
 	e->min_multi_recv = 64;
+	e->p2p = -1;
 	e->next_id = 1;
 	if (!tp_addr_get(info->addr_format, info->src_addr, info->src_addrlen, &e->addr))
 		e->addr = (struct tp_addr){0};

@@ -252,7 +252,7 @@ struct tp_ep {
 	struct tp_eq *eq;
 	struct tp_cntr *cntrs[TP_CNTRS];
 	size_t min_multi_recv;
-	int p2p; /* FI_OPT_FI_HMEM_P2P, which has no other effect */
+	int p2p; /* FI_OPT_FI_HMEM_P2P, which has no other effect; -1: the caller has not set it */
 	struct tp_queue msg, tagged;
 	struct tp_list conns[TP_BUCKETS]; /* connections that this endpoint has made, by address */
 	struct tp_list accepted;
