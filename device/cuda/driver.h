@@ -138,7 +138,7 @@ static inline CUresult weft_cuda_free(CUcontext ctx, uintptr_t at)
 
 // Returns the number of the allocation that contains the n bytes, n > 0; 0: it is unknown. Only memory of
 // cuMemAlloc has numbers here (CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE). Other memory, of cuMemMap or
-// of a pool, can be mapped anew without a new allocation.
+// of a pool, can change its pages without a new allocation.
 static inline uint64_t weft_cuda_allocation(CUcontext ctx, uintptr_t at, size_t n)
 {
 	unsigned long long plain = 0, first = 0, last = 0; // larger than any of the values
