@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -267,6 +268,13 @@ func TestCutEarly(t *testing.T) {
 	require.NoError(t, os.WriteFile(ssh, []byte(script), 0o755))
 	p := run.Command{Args: []string{"-v", "-ssh", ssh, "-host", c.list("1:1,2:1,3:1"), "-heartbeat", "500ms", "-connect-timeout", "10s", "-np", "3", "sleep", "1000"}}.Start(t)
 	p.AwaitStderr(2, "the agent is process")
+	// An agent that has no job yet waits for it for a minute. It starts its watchdog when it has the job.
+	run.Eventually(t, func() error {
+		if len(c.Hosts()[1].Processes(run.Watchdog)) == 0 {
+			return errors.New("the agent of host 2 has no watchdog")
+		}
+		return nil
+	})
 	c.Hosts()[1].Cut()
 	c.awaitGone(2)
 	require.NoError(t, os.WriteFile(flag, nil, 0o600))
