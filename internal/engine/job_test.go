@@ -22,7 +22,7 @@ import (
 var background = context.Background()
 
 // testTimeout is the time after which a test reports a hang.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // openJob makes the engines of n ranks in this process, which communicate by one provider. set
 // holds parameters. The engines are closed when the test ends.

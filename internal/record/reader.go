@@ -187,9 +187,9 @@ func (r *Reader) cursor(k int, ended bool) *cursor {
 	if c.to = word(r.mem, at).Load(); c.to < r.next[k] {
 		r.next[k] = c.to // a rank does not take events back, so this memory is not what a rank has written
 	}
-	if size := uint64(1) << r.ringBits; c.to-r.next[k] > size {
-		c.lost = c.to - r.next[k] - size
-		r.next[k] = c.to - size
+	if most := r.most(); c.to-r.next[k] > most {
+		c.lost = c.to - r.next[k] - most
+		r.next[k] = c.to - most
 	}
 	return c
 }
@@ -236,7 +236,7 @@ func (r *Reader) Last(n int, ended bool) (messages, calls []Event) {
 	defer func() { r.next = from }()
 	for k, list := range []*[]Event{&messages, &calls} {
 		c := r.cursor(k, ended)
-		r.next[k] = c.to - min(c.to, uint64(n), 1<<r.ringBits)
+		r.next[k] = c.to - min(c.to, uint64(n), r.most())
 		for e := c.next(); e != nil; e = c.next() {
 			*list = append(*list, *e)
 		}
@@ -256,5 +256,8 @@ func (r *Reader) Skip() {
 	}
 }
 
+// most returns the most events that a ring holds.
+func (r *Reader) most() uint64 { return 1<<r.ringBits - 1 }
+
 // Room returns the number of events that each of the two rings has room for.
-func (r *Reader) Room() int { return 1 << r.ringBits }
+func (r *Reader) Room() int { return int(r.most()) }

@@ -473,6 +473,7 @@ func (m *Messages) Sent(comm uint16, peer, tag int32, n int, p Protocol, seq uin
 		m.renew()
 	}
 	m.put(at, m.stamp, uint64(comm)<<48|uint64(p)<<40|uint64(OpSent)<<32, uint64(uint32(tag))<<32|uint64(uint32(peer)), uint64(seq)<<bytesBits|uint64(n))
+	m.fetch(at + 1)
 	if m.exact {
 		m.count(peer, n)
 	}
