@@ -82,7 +82,7 @@ testprov: test-deps
 # If root runs it, it also runs the tests on several hosts, which are made of Linux namespaces
 # (internal/testbed).
 test: test-deps vet testprov
-	$(GO) test $(tags) -p $(TESTS) -timeout 25m $(PKGS)
+	$(GO) test $(tags) -p $(TESTS) -timeout 20m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
 	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests
@@ -92,7 +92,7 @@ test: test-deps vet testprov
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
 race: test-deps
-	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 45m $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race $(tags) -timeout 40m $(PKGS)
 
 # Runs every fuzz target for the time FUZZTIME. As many targets run at the same time as there are
 # cores.

@@ -187,7 +187,7 @@ func (r *Reader) cursor(k int, ended bool) *cursor {
 	if c.to = word(r.mem, at).Load(); c.to < r.next[k] {
 		r.next[k] = c.to // a rank does not take events back, so this memory is not what a rank has written
 	}
-	if most := r.most(); c.to-r.next[k] > most {
+	if most := uint64(r.Room()); c.to-r.next[k] > most {
 		c.lost = c.to - r.next[k] - most
 		r.next[k] = c.to - most
 	}
@@ -236,7 +236,7 @@ func (r *Reader) Last(n int, ended bool) (messages, calls []Event) {
 	defer func() { r.next = from }()
 	for k, list := range []*[]Event{&messages, &calls} {
 		c := r.cursor(k, ended)
-		r.next[k] = c.to - min(c.to, uint64(n), r.most())
+		r.next[k] = c.to - min(c.to, uint64(min(n, r.Room())))
 		for e := c.next(); e != nil; e = c.next() {
 			*list = append(*list, *e)
 		}
@@ -256,8 +256,5 @@ func (r *Reader) Skip() {
 	}
 }
 
-// most returns the most events that a ring holds.
-func (r *Reader) most() uint64 { return 1<<r.ringBits - 1 }
-
 // Room returns the number of events that each of the two rings has room for.
-func (r *Reader) Room() int { return int(r.most()) }
+func (r *Reader) Room() int { return 1<<r.ringBits - 1 }

@@ -8,8 +8,8 @@ import (
 // ring is a ring of events with one writer at a time. The writer stores the words of an event, and
 // then the number of events in tail. From time to time it stores that number atomically in head. A
 // reader that runs at the same time as the writer reads events up to head. A reader of a rank that
-// has ended reads up to tail. The place after the last event has no event, because the writer may have begun the
-// next one there.
+// has ended reads up to tail. The place after the last event has no event, because the writer may have
+// begun the next one there.
 type ring struct {
 	events unsafe.Pointer
 	mask   uint64
@@ -35,9 +35,9 @@ func (r *ring) put(n, w0, w1, w2, w3 uint64) {
 	*r.tail = n + 1
 }
 
-// fetch stores to event n, which will be appended next, so that its cache line is there by then. Otherwise the store of a
-// received event waits for the line, and then a message that answers the received one waits, too: other
-// processors see stores in their order. After a message has left there is time for that.
+// fetch stores to event n, which will be appended next, so that its cache line is there by then. Otherwise
+// the store of a received event waits for the line, and then a message that answers the received one
+// waits, too: other processors see stores in their order. After a message has left there is time for that.
 //
 // Hot path: no allocation, no lock.
 func (r *ring) fetch(n uint64) { r.at(n)[0] = 0 }

@@ -26,10 +26,10 @@ import (
 //
 // A registration stands for the pages that its addresses had. Go's heap never moves an object, and
 // does not give back its pages while it is pinned, so a kept registration is valid as long as it
-// exists. Memory of a device has the number of its allocation (transport.DeviceMemory). Freed memory that is
-// still registered is never found, because later memory at its address has another number. Other memory, such
-// as that of mmap(2), can get other pages without notice, so its
-// registrations are not kept. (Memory of Engine.Alloc needs none: it is registered once.)
+// exists. Memory of a device has the number of its allocation (transport.DeviceMemory). Freed memory
+// that is still registered is never found, because later memory at its address has another number.
+// Other memory, such as that of mmap(2), can get other pages without notice, so its registrations are
+// not kept. (Memory of Engine.Alloc needs none: it is registered once.)
 //
 // If registrations take long, the engine first calls KeptMemory, which does not call libfabric.
 //
@@ -59,9 +59,9 @@ type keeper struct {
 	// buffers that a program uses in turns do not replace each other.
 	seen [1 << seenBits]struct {
 		buffers [4]struct {
-			at         uintptr
-			n          int
-			allocation uint64
+			at    uintptr
+			n     int
+			owner owner
 		}
 		next int // index in buffers of the next to be replaced
 	}
@@ -104,12 +104,12 @@ func (p *keeper) again(buf []byte, o owner) bool {
 	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio, which spreads multiples
 	s := &p.seen[(uint64(at)+uint64(n))*golden>>(64-seenBits)]
 	for _, b := range s.buffers {
-		if b.at == at && b.n == n && b.allocation == o.allocation {
+		if b.at == at && b.n == n && b.owner == o {
 			return true
 		}
 	}
 	b := &s.buffers[s.next]
-	b.at, b.n, b.allocation = at, n, o.allocation
+	b.at, b.n, b.owner = at, n, o
 	s.next = (s.next + 1) % len(s.buffers)
 	return false
 }
@@ -203,9 +203,11 @@ func (d *domain) KeptMemory(buf []byte, dev transport.DeviceMemory, access trans
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	access &^= transport.MayKeep
-	o, known := ownerOf(dev)
-	host := dev == transport.DeviceMemory{}
-	if !known && !host || t.closed || !t.kept.mayKeep(buf, o, access) {
+	var o owner
+	if dev != (transport.DeviceMemory{}) {
+		o, _ = ownerOf(dev) // of a kind that libfabric does not know, nothing was kept
+	}
+	if t.closed || !t.kept.mayKeep(buf, o, access) {
 		return nil
 	}
 	if k := t.kept.find(buf, o); k != nil {
@@ -214,9 +216,9 @@ func (d *domain) KeptMemory(buf []byte, dev transport.DeviceMemory, access trans
 	return nil
 }
 
-// keptRegion returns a region of buf, memory of o, if it is in a kept registration, or if RegisterMemory is to keep
-// its registration. Otherwise, and if the provider has no room for the registration, it returns
-// nil. The caller holds regions.mu, which keptRegion releases during calls of libfabric.
+// keptRegion returns a region of buf, memory of o, if it is in a kept registration, or if its new
+// registration is to be kept. Otherwise, and if the provider has no room for the registration, it
+// returns nil. The caller holds regions.mu, which keptRegion releases during calls of libfabric.
 func (d *domain) keptRegion(buf []byte, o owner, access transport.Access) *region {
 	p := &d.mrs.kept
 	if d.mrs.closed || !p.mayKeep(buf, o, access) {
