@@ -149,8 +149,8 @@ func allocationName(a *hosts.Allocation) string {
 }
 
 // setHosts sets r.hosts and r.hostOrder from the named hosts, without those that have failed in
-// earlier runs. If this host is one of them, under any of its names, it gets index 0. The other
-// hosts follow in the order in which they are named. r.hostOrder holds the indexes of all hosts,
+// earlier runs. If gorun itself runs the ranks of one of them ([run.isOwn]), that host gets index 0. The
+// other hosts follow in the order in which they are named. r.hostOrder holds the indexes of all hosts,
 // this one included, in the order in which they are named.
 func (r *run) setHosts(named []hosts.Host) {
 	j := r.job
@@ -163,7 +163,7 @@ func (r *run) setHosts(named []hosts.Host) {
 		if h.Slots == 0 {
 			h.Slots = j.Slots
 		}
-		if hosts.IsLocal(h.Name) {
+		if r.isOwn(h.Name) {
 			own = len(list)
 		}
 		list = append(list, h)

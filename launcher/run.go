@@ -239,8 +239,13 @@ func (r *run) open(ctx context.Context) error {
 	return err
 }
 
-// usesThisHost reports whether this host is one of the job's hosts. Its index in r.hosts is then 0.
-func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && hosts.IsLocal(r.hosts[0].Name) }
+// usesThisHost reports whether gorun itself runs ranks, without an agent. They run on the host with
+// index 0 in r.hosts then.
+func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && r.isOwn(r.hosts[0].Name) }
+
+// isOwn reports whether gorun itself runs the ranks of the named host. If agents connect by
+// themselves, that is no host: an agent on this machine may be in a container, whose files the ranks need.
+func (r *run) isOwn(name string) bool { return r.kind != job.LaunchDial && hosts.IsLocal(name) }
 
 // onlyThisHost reports whether this host is the job's only host.
 func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }

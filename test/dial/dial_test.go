@@ -83,9 +83,15 @@ func (c *cluster) agent(t *testing.T, k int) *agent {
 
 func (c *cluster) agentWith(t *testing.T, k int, secret string) *agent {
 	t.Helper()
+	return c.start(t, c.Hosts()[k-1].Command, secret)
+}
+
+// start starts an agent. command is exec.CommandContext, or a function like it for another host.
+func (c *cluster) start(t *testing.T, command func(ctx context.Context, name string, args ...string) *exec.Cmd, secret string) *agent {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	a := &agent{t: t, ended: make(chan struct{})}
-	a.cmd = c.Hosts()[k-1].Command(ctx, run.Program("gorun"), "-agent", "-connect", c.addr, "-secret-file", secret)
+	a.cmd = command(ctx, run.Program("gorun"), "-agent", "-connect", c.addr, "-secret-file", secret)
 	a.cmd.Env = append(run.CleanEnv(), "TMPDIR="+t.TempDir())
 	a.cmd.Stdout, a.cmd.Stderr = &a.text, &a.text
 	a.cmd.WaitDelay = 5 * time.Second
@@ -151,6 +157,30 @@ func TestOrder(t *testing.T) {
 	for _, a := range append(late, early) {
 		a.requireSuccess()
 	}
+}
+
+// TestSameHost starts an agent on the host of gorun, as in a container. The ranks are processes of this
+// agent, not of gorun.
+func TestSameHost(t *testing.T) {
+	c := hosts(t)
+	own, other := c.start(t, exec.CommandContext, c.secret), c.agent(t, 1)
+	r := c.gorun(2, "-np", "4", "-ppn", "2", "-tag-output", "sh", "-c", "echo $PPID").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	name, err := os.Hostname()
+	require.NoError(t, err)
+	lines := regexp.MustCompile(`(?m)^\[[0-3]@`+regexp.QuoteMeta(name)+`\] (\d+)$`).FindAllStringSubmatch(r.Stdout, -1)
+	require.Len(t, lines, 2, r.Stdout)
+	for _, l := range lines {
+		require.Equal(t, strconv.Itoa(own.cmd.Process.Pid), l[1])
+	}
+	own.requireSuccess()
+	other.requireSuccess()
+
+	own = c.start(t, exec.CommandContext, c.secret)
+	r = c.gorun(1, "-np", "2", run.Rank(), "work").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Regexp(t, "(?m)^rank 1 worked$", r.Stdout)
+	own.requireSuccess()
 }
 
 // TestNames runs gorun with -host, which chooses the hosts and their order among the agents. The agent of

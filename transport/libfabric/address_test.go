@@ -4,13 +4,17 @@ package libfabric
 
 import (
 	"net"
+	"os"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/internal/params"
 	"github.com/weft-hpc/weft/transport"
 	"github.com/weft-hpc/weft/transport/libfabric/fi"
+	"github.com/weft-hpc/weft/transport/libfabric/libfabrictest"
 )
 
 func TestAddresses(t *testing.T) {
@@ -89,26 +93,56 @@ func TestInterfaceWithoutIP(t *testing.T) {
 	}
 }
 
-// TestPortInUse opens a domain with a listener whose port stays in use, because the test keeps
-// another descriptor of the socket open. Open or OpenEndpoint must return an error that names the
-// address.
-func TestPortInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	f, err := l.(*net.TCPListener).File()
-	require.NoError(t, err)
+// openAt opens a domain and an endpoint at the address of the listener f, and closes them. It returns the
+// error of Open or OpenEndpoint.
+func openAt(t *testing.T, provider string, f *os.File) error {
+	t.Helper()
 	cfg := config(0, 1)
 	cfg.Listener = f
-	d, err := withProvider(t, "tcp;ofi_rxm").Open(cfg)
-	if err == nil {
-		cq, cqErr := d.OpenCQ()
-		require.NoError(t, cqErr)
-		av, avErr := d.OpenAV()
-		require.NoError(t, avErr)
-		_, err = d.OpenEndpoint(av, cq)
-		defer func() { require.NoError(t, d.Close()) }()
+	d, err := withProvider(t, provider).Open(cfg)
+	if err != nil {
+		return err
 	}
+	defer func() { require.NoError(t, d.Close()) }()
+	cq, err := d.OpenCQ()
+	require.NoError(t, err)
+	av, err := d.OpenAV()
+	require.NoError(t, err)
+	_, err = d.OpenEndpoint(av, cq)
+	return err
+}
+
+// TestInheritedListener: the process that runs a rank, for example a shell, keeps the rank's listener open.
+func TestInheritedListener(t *testing.T) {
+	for _, provider := range []string{"tcp;ofi_rxm", libfabrictest.XNet(), "udp;ofi_rxd"} {
+		t.Run(provider, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer l.Close()
+			f, err := l.(*net.TCPListener).File()
+			require.NoError(t, err)
+			require.NoError(t, openAt(t, provider, f))
+		})
+	}
+}
+
+// TestPortInUse opens a domain with a listener whose port another socket listens on, too. Open or
+// OpenEndpoint must return an error that names the address.
+func TestPortInUse(t *testing.T) {
+	share := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) {
+			require.NoError(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+		})
+	}}
+	l, err := share.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	other, err := share.Listen(t.Context(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer other.Close()
+	f, err := l.(*net.TCPListener).File()
+	require.NoError(t, err)
+	err = openAt(t, "tcp;ofi_rxm", f)
 	require.ErrorContains(t, err, l.Addr().String())
 	require.ErrorContains(t, err, "in use")
 }

@@ -5,7 +5,6 @@ package libfabric
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,21 +83,14 @@ func (l *lane) queueSize() int {
 	return min(max(l.info.Tx.Size+l.info.Rx.Size, minQueueSize), maxQueueSize)
 }
 
-// openEndpoint opens the endpoint. If the endpoint must have a certain address (domain.at) whose port
-// is in use, openEndpoint tries again for bindTimeout.
+// openEndpoint opens the endpoint.
 func (l *lane) openEndpoint(d *domain) error {
-	for end := time.Now().Add(bindTimeout); ; time.Sleep(20 * time.Millisecond) {
-		ep, err := l.fid.OpenEndpoint(l.info)
-		switch {
-		case err == nil:
-			l.fiep = ep
-			return nil
-		case !d.at.IsValid() || !errors.Is(err, fi.ErrAddrInUse):
-			return err
-		case time.Now().After(end):
-			return fmt.Errorf("%s was promised to this rank and is in use: %w", d.at, err)
-		}
+	ep, err := l.fid.OpenEndpoint(l.info)
+	if err != nil {
+		return d.explainInUse(err)
 	}
+	l.fiep = ep
+	return nil
 }
 
 // hmemP2P are the values of transport.libfabric.hmem_p2p.
@@ -120,7 +112,11 @@ func (l *lane) enable(d *domain, v *addressVector) error {
 	if err := l.fiep.BindCQ(l.ficq, fi.FlagTransmit|fi.FlagRecv); err != nil {
 		return err
 	}
-	err := l.fiep.Enable()
+	return d.explainInUse(l.fiep.Enable())
+}
+
+// explainInUse adds to err that the endpoint must have the address domain.at, if that address is in use.
+func (d *domain) explainInUse(err error) error {
 	if d.at.IsValid() && errors.Is(err, fi.ErrAddrInUse) {
 		return fmt.Errorf("%s was promised to this rank and is in use: %w", d.at, err)
 	}
