@@ -26,7 +26,7 @@ func DryRun(stdout, stderr io.Writer, j *job.Job) int {
 	}
 	for _, app := range j.Apps {
 		if err == nil {
-			_, _, err = find(context.Background(), app, pathOf(j, app))
+			_, _, err = find(context.Background(), j, app)
 		}
 	}
 	if err == nil {

@@ -55,10 +55,8 @@ func (r *run) chooseHosts() error {
 	if r.kind = j.Launcher; r.kind == "" {
 		r.kind = job.LaunchAuto
 	}
-	if r.kind == job.LaunchAuto && j.Listen != "" {
+	if j.Dials() {
 		r.kind = job.LaunchDial
-	}
-	if r.kind == job.LaunchDial {
 		r.setHosts(named)
 		return nil
 	}

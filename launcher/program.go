@@ -52,31 +52,33 @@ type programs struct {
 // and what is its argument, a package or a .go file.
 type source struct{ dir, what string }
 
-// resolve returns the absolute path of the executable of an app. path is the PATH to search. If the
-// app names Go source, resolve builds it. The end of ctx ends the build.
-func (p *programs) resolve(ctx context.Context, app job.App, path string) (string, error) {
-	exe, src, err := find(ctx, app, path)
+// resolve returns the absolute path of the executable of an app of j. If the app names Go source,
+// resolve builds it. The end of ctx ends the build.
+func (p *programs) resolve(ctx context.Context, j *job.Job, app job.App) (string, error) {
+	exe, src, err := find(ctx, j, app)
 	if err != nil || src == nil {
 		return exe, err
 	}
 	return p.build(ctx, app.Program, src.dir, src.what)
 }
 
-// find returns the absolute path of the executable of an app, or the source to build it from. path
-// is the PATH to search. find builds nothing. A relative path that does not exist in this process's
-// directory is one in app.Wdir. The result depends on app.Program:
+// find returns the absolute path of the executable of an app of j, or the source to build it from.
+// find builds nothing. A relative path that does not exist in this process's directory is one in
+// app.Wdir. The result depends on app.Program:
 //
-//	a name without a slash, found on PATH               → the executable
+//	a name without a slash, found on PATH ([pathOf])    → the executable
 //	the path of an executable file, with a slash        → the executable
 //	a .go file, or a directory with .go files           → source for go build
 //	the import path of a main package                   → source for go build
-func find(ctx context.Context, app job.App, path string) (exe string, src *source, err error) {
+//	an absolute path that does not exist here,          → the same path; the hosts check it
+//	if agents connect by themselves: as of a container
+func find(ctx context.Context, j *job.Job, app job.App) (exe string, src *source, err error) {
 	name := app.Program
 	if name == "" {
 		return "", nil, &startError{proto.ExitUsage, "no program"}
 	}
 	if !strings.Contains(name, "/") && !strings.HasSuffix(name, ".go") && name != "." && name != ".." {
-		exe, err = lookPath(name, path)
+		exe, err = lookPath(name, pathOf(j, app))
 		return exe, nil, err
 	}
 	full := name
@@ -105,6 +107,8 @@ func find(ctx context.Context, app job.App, path string) (exe string, src *sourc
 		return "", nil, &startError{proto.ExitNotExec, err.Error()}
 	case isImportPath(ctx, name):
 		return "", &source{".", name}, nil
+	case j.Dials() && filepath.IsAbs(name):
+		return name, nil, nil
 	}
 	return "", nil, &startError{proto.ExitNotFound, name + ": no such file or directory"}
 }

@@ -245,7 +245,7 @@ func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && r.isOwn(r.hosts[0
 
 // isOwn reports whether gorun itself runs the ranks of the named host. If agents connect by
 // themselves, that is no host: an agent on this machine may be in a container, whose files the ranks need.
-func (r *run) isOwn(name string) bool { return r.kind != job.LaunchDial && hosts.IsLocal(name) }
+func (r *run) isOwn(name string) bool { return !r.job.Dials() && hosts.IsLocal(name) }
 
 // onlyThisHost reports whether this host is the job's only host.
 func (r *run) onlyThisHost() bool { return r.usesThisHost() && len(r.hosts) == 1 }

@@ -34,7 +34,7 @@ func (s *session) findPrograms(id string) error {
 	var err error
 	for _, app := range j.Apps {
 		var p program
-		if p.path, err = found.resolve(ctx, app, pathOf(j, app)); err != nil {
+		if p.path, err = found.resolve(ctx, j, app); err != nil {
 			break
 		}
 		p.arg0 = app.Program

@@ -145,6 +145,11 @@ type Host = hosts.Host
 // EnvVar is an environment variable for ranks.
 type EnvVar struct{ Name, Value string }
 
+// Dials reports whether gorun waits for agents that others start, at Job.Listen.
+func (j *Job) Dials() bool {
+	return j.Launcher == LaunchDial || j.Listen != "" && (j.Launcher == LaunchAuto || j.Launcher == "")
+}
+
 // NP returns the number of ranks of the whole job.
 func (j *Job) NP() int {
 	n := 0

@@ -183,6 +183,34 @@ func TestSameHost(t *testing.T) {
 	own.requireSuccess()
 }
 
+// TestProgramElsewhere: a program with an absolute path need not exist where gorun runs. If no host has it,
+// the job fails with exit code 127.
+func TestProgramElsewhere(t *testing.T) {
+	c := hosts(t)
+	dir := t.TempDir()
+	inside := filepath.Join(dir, "image")
+	require.NoError(t, os.MkdirAll(inside, 0o755))
+	program := filepath.Join(dir, "app", "program")
+	require.NoError(t, os.Mkdir(filepath.Dir(program), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(inside, "program"), []byte("#!/bin/sh\necho inside\n"), 0o755))
+	agent := func() *agent {
+		// The agent has the directory inside where other processes have an empty one.
+		return c.start(t, func(ctx context.Context, name string, args ...string) *exec.Cmd {
+			script := `mount --bind "$1" "$2" && shift 2 && exec "$@"`
+			return exec.CommandContext(ctx, "unshare", append([]string{"-m", "sh", "-ec", script, "sh", inside, filepath.Dir(program), name}, args...)...)
+		}, c.secret)
+	}
+	a := agent()
+	r := c.gorun(1, "-np", "1", program).Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.Equal(t, "inside\n", r.Stdout)
+	a.requireSuccess()
+
+	a = agent()
+	run.RequireLines(t, c.gorun(1, program+"2").Run(t), 127, ".*: "+regexp.QuoteMeta(program)+"2: no such file; .*")
+	a.requireSuccess()
+}
+
 // TestNames runs gorun with -host, which chooses the hosts and their order among the agents. The agent of
 // another host gets no ranks: gorun refuses it, or it connects too late.
 func TestNames(t *testing.T) {

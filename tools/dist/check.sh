@@ -21,6 +21,7 @@ files="/usr/bin/gorun
 /usr/share/bash-completion/completions/gorun
 /usr/share/doc/gorun/CHANGELOG.md
 /usr/share/doc/gorun/copyright
+/usr/share/doc/gorun/weft.def
 /usr/share/fish/vendor_completions.d/gorun.fish
 /usr/share/man/man1/gorun.1.gz"
 for deb in gorun_"$version"_{amd64,arm64}.deb; do

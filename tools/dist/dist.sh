@@ -33,7 +33,7 @@ for ARCH in amd64 arm64; do
 	for shell in bash zsh fish; do
 		"$work/gorun" -completion $shell >"$DIR/gorun.$shell"
 	done
-	cp LICENSE CHANGELOG.md deploy/systemd/gorun-agent@.service "$DIR"
+	cp LICENSE CHANGELOG.md deploy/systemd/gorun-agent@.service deploy/apptainer/weft.def "$DIR"
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -c "$name" |
 		gzip -9n >"dist/$name.tar.gz"
 	for kind in deb rpm; do
