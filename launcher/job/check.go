@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -118,6 +119,13 @@ func found(name string, err error) string {
 func isDir(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.IsDir()
+}
+
+// mayBeDir reports whether path can be the working directory of ranks. A host whose ranks have it checks
+// it again, because an absolute path may exist on that host only.
+func mayBeDir(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir() || errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(path)
 }
 
 func isRegular(path string) bool {

@@ -183,16 +183,16 @@ func TestSameHost(t *testing.T) {
 	own.requireSuccess()
 }
 
-// TestProgramElsewhere: a program with an absolute path need not exist where gorun runs. If no host has it,
-// the job fails with exit code 127.
+// TestProgramElsewhere: a program and a working directory with absolute paths need not exist where gorun
+// runs. If no host has them, the job fails.
 func TestProgramElsewhere(t *testing.T) {
 	c := hosts(t)
 	dir := t.TempDir()
 	inside := filepath.Join(dir, "image")
-	require.NoError(t, os.MkdirAll(inside, 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(inside, "work"), 0o755))
 	program := filepath.Join(dir, "app", "program")
 	require.NoError(t, os.Mkdir(filepath.Dir(program), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(inside, "program"), []byte("#!/bin/sh\necho inside\n"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(inside, "program"), []byte("#!/bin/sh\npwd\n"), 0o755))
 	agent := func() *agent {
 		// The agent has the directory inside where other processes have an empty one.
 		return c.start(t, func(ctx context.Context, name string, args ...string) *exec.Cmd {
@@ -201,13 +201,17 @@ func TestProgramElsewhere(t *testing.T) {
 		}, c.secret)
 	}
 	a := agent()
-	r := c.gorun(1, "-np", "1", program).Run(t)
+	wdir := filepath.Join(filepath.Dir(program), "work")
+	r := c.gorun(1, "-np", "1", "-wdir", wdir, program).Run(t)
 	require.Zero(t, r.Code, r.Stderr)
-	require.Equal(t, "inside\n", r.Stdout)
+	require.Equal(t, wdir+"\n", r.Stdout)
 	a.requireSuccess()
 
 	a = agent()
 	run.RequireLines(t, c.gorun(1, program+"2").Run(t), 127, ".*: "+regexp.QuoteMeta(program)+"2: no such file; .*")
+	a.requireSuccess()
+	a = agent()
+	run.RequireLines(t, c.gorun(1, "-wdir", wdir+"2", program).Run(t), 1, ".*: working directory "+regexp.QuoteMeta(wdir)+"2: no such directory")
 	a.requireSuccess()
 }
 
