@@ -5,8 +5,8 @@
 //	go run ./bench/stress -jobs 1000 -kills 100 -seed 1
 //
 // A job runs bench/stress/rank with a random number of ranks, random parameters of weft, and
-// random forced algorithms of collectives. It must exit with 0. If it runs for longer than a
-// minute, Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and
+// random forced algorithms of collectives. It must exit with 0. If it runs for longer than three
+// minutes, Stress prints the stacks of its goroutines. With -kills, Stress runs further jobs and
 // ends each by force at a random time: it kills a random rank by SIGKILL, or a process that a rank has
 // started. Or a rank calls Abort, or gorun gets SIGTERM, which ends the contexts of all ranks
 // (comm.MainContext). The job must end in time and leave no process and no file behind, and gorun must

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	jobLimit  = time.Minute      // a job that runs for longer is taken to hang
+	jobLimit  = 3 * time.Minute  // a job that runs for longer is taken to hang; on a busy machine, ranks that spin need more than a minute
 	dumpLimit = 10 * time.Second // the time that dump gives a job to end after a signal
 )
 
