@@ -91,10 +91,10 @@ test: test-deps vet testprov
 	$(GO) -C test/browser test -count=1 -timeout 4m ./... # -count=1: as above
 	$(GO) test -tags purego -timeout 2m ./internal/kernel/...
 
-# Without the packages whose tests start programs: those are built without the race detector.
+# Without the packages whose tests only start programs, which are built without the race detector.
 race: test-deps
-	CGO_ENABLED=1 $(GO) test -race $(tags) -p $(TESTS) -timeout 25m \
-		$$($(GO) list $(tags) $(PKGS) | grep -vE '^github.com/weft-hpc/weft/(bench|cmd|docs|examples|test)(/|$$)')
+	CGO_ENABLED=1 $(GO) test -race $(tags) -p $(TESTS) -timeout 20m \
+		$(if $(filter ./...,$(PKGS)),$$($(GO) list $(tags) ./... | grep -vE '/weft/(bench(/.*)?|docs|examples|test/.*)$$'),$(PKGS))
 
 # Runs every fuzz target for the time FUZZTIME. As many targets run at the same time as there are
 # cores.

@@ -30,6 +30,9 @@ func AgentMain(ctx context.Context, opts job.Options, stderr io.Writer) int {
 		return 0
 	}
 	_, _ = fmt.Fprintf(stderr, "gorun: agent on %s: %v\n", hostname(), err)
+	if opts.Connect != "" && os.Getenv("SLURM_STEP_ID") == "" && errors.Is(err, remote.ErrTerminated) {
+		return proto.ExitSignalFloor + int(syscall.SIGTERM) // the unit in deploy/systemd knows this code
+	}
 	return proto.ExitFailed
 }
 

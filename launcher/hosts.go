@@ -154,7 +154,11 @@ func (r *run) setHosts(named []hosts.Host) {
 	j := r.job
 	var list []hosts.Host
 	own := -1
-	for _, h := range hosts.Unify(named) {
+	unite := hosts.Unify
+	if j.Dials() {
+		unite = hosts.Merge // each name is that of an agent
+	}
+	for _, h := range unite(named) {
 		if _, failed := r.failed[h.Name]; failed {
 			continue
 		}

@@ -70,8 +70,8 @@ func (p *programs) resolve(ctx context.Context, j *job.Job, app job.App) (string
 //	the path of an executable file, with a slash        → the executable
 //	a .go file, or a directory with .go files           → source for go build
 //	the import path of a main package                   → source for go build
-//	an absolute path that does not exist here,          → the same path; the hosts check it
-//	if agents connect by themselves: as of a container
+//	another absolute path, if gorun waits for agents    → the same path; their hosts check it, because
+//	and does not copy programs to them (-stage)           it may be that of a container's image
 func find(ctx context.Context, j *job.Job, app job.App) (exe string, src *source, err error) {
 	name := app.Program
 	if name == "" {
@@ -86,14 +86,20 @@ func find(ctx context.Context, j *job.Job, app job.App) (exe string, src *source
 		full = filepath.Join(app.Wdir, name)
 	}
 	st, err := os.Stat(full)
+	elsewhere := j.Dials() && !j.Stage && filepath.IsAbs(name)
 	switch {
 	case err == nil && st.IsDir():
 		if m, _ := filepath.Glob(filepath.Join(globEscape(full), "*.go")); len(m) == 0 {
+			if elsewhere {
+				return name, nil, nil
+			}
 			return "", nil, &startError{proto.ExitNotExec, name + ": is a directory without Go files"}
 		}
 		return "", &source{full, "."}, nil
 	case err == nil && strings.HasSuffix(name, ".go"):
 		return "", &source{filepath.Dir(full), filepath.Base(full)}, nil
+	case elsewhere:
+		return name, nil, nil
 	case err == nil:
 		if err := executable(full, st); err != nil {
 			return "", nil, err
@@ -107,8 +113,6 @@ func find(ctx context.Context, j *job.Job, app job.App) (exe string, src *source
 		return "", nil, &startError{proto.ExitNotExec, err.Error()}
 	case isImportPath(ctx, name):
 		return "", &source{".", name}, nil
-	case j.Dials() && filepath.IsAbs(name):
-		return name, nil, nil
 	}
 	return "", nil, &startError{proto.ExitNotFound, name + ": no such file or directory"}
 }

@@ -243,8 +243,8 @@ func (r *run) open(ctx context.Context) error {
 // index 0 in r.hosts then.
 func (r *run) usesThisHost() bool { return len(r.hosts) > 0 && r.isOwn(r.hosts[0].Name) }
 
-// isOwn reports whether gorun itself runs the ranks of the named host. If agents connect by
-// themselves, that is no host: an agent on this machine may be in a container, whose files the ranks need.
+// isOwn reports whether gorun itself runs the ranks of the named host. If gorun waits for agents, it runs no
+// ranks: an agent on this machine may be in a container, whose files the ranks need.
 func (r *run) isOwn(name string) bool { return !r.job.Dials() && hosts.IsLocal(name) }
 
 // onlyThisHost reports whether this host is the job's only host.

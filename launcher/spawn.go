@@ -127,13 +127,14 @@ type locator struct {
 	names    []string  // their names, as the user wrote them
 	ids      []string  // the job ids of all groups
 	stage    bool      // gorun copies programs to the hosts
+	dials    bool      // gorun waits for agents
 	alone    bool      // this host is the only one
 	files    []proto.File
 	describe func(name string) (*proto.File, error)
 }
 
 func (r *run) newLocator() *locator {
-	f := &locator{own: slices.Clone(r.programs), stage: r.job.Stage, alone: r.onlyThisHost(), describe: describeFile}
+	f := &locator{own: slices.Clone(r.programs), stage: r.job.Stage, dials: r.job.Dials(), alone: r.onlyThisHost(), describe: describeFile}
 	for _, a := range r.job.Apps {
 		f.names = append(f.names, a.Program)
 	}
@@ -201,6 +202,8 @@ func (f *locator) find(a *spawnApp) (program, error) {
 	}
 	if p.path = name; !filepath.IsAbs(name) {
 		p.path = filepath.Join(a.wdir, name)
+	} else if f.dials && !f.stage {
+		return p, nil // the hosts check it: see find
 	}
 	st, err := os.Stat(p.path)
 	switch {

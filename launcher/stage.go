@@ -43,7 +43,7 @@ func (s *session) findPrograms(id string) error {
 			p.arg0 = p.path
 		}
 		s.programs = append(s.programs, p)
-		if j.NP() > 1 && !p.built && ofOpenMPI(p.path) {
+		if j.NP() > 1 && !p.built && !j.Dials() && ofOpenMPI(p.path) {
 			s.printLine("warning: " + app.Program + " is linked with Open MPI, which does not know gorun: each rank would be a job of its own; start the program with mpirun")
 		}
 	}

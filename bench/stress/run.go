@@ -15,7 +15,9 @@ import (
 )
 
 const (
-	jobLimit  = 3 * time.Minute  // a job that runs for longer is taken to hang; on a busy machine, ranks that spin need more than a minute
+	// A job that runs for longer than jobLimit is taken to hang. On a busy machine, ranks that spin need more
+	// than a minute.
+	jobLimit  = 3 * time.Minute
 	dumpLimit = 10 * time.Second // the time that dump gives a job to end after a signal
 )
 

@@ -2,7 +2,6 @@ package job
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,6 +35,17 @@ func (j *Job) check(line *commandLine, file *jobFile) error {
 		if err != nil {
 			return wrong("launcher.stage_files", "expected files, found "+found(name, err))
 		}
+	}
+	for i, a := range j.Apps {
+		// If gorun waits for agents, an absolute path is one on their hosts, which check it.
+		if a.Wdir == "" || isDir(a.Wdir) || j.Dials() && filepath.IsAbs(a.Wdir) {
+			continue
+		}
+		problem := "expected a directory, found " + quote(a.Wdir)
+		if flags := line.segments[0]; file != nil && flags.Program == "" && flags.Wdir == "" {
+			return file.errorAt(element("app", i)+".wdir", problem)
+		}
+		return usage("-wdir", "%s", problem)
 	}
 	if j.Tee && j.OutputDir == "" {
 		return wrong("job.tee", "expected -output (job.output) with it, found none")
@@ -119,13 +129,6 @@ func found(name string, err error) string {
 func isDir(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.IsDir()
-}
-
-// mayBeDir reports whether path can be the working directory of ranks. A host whose ranks have it checks
-// it again, because an absolute path may exist on that host only.
-func mayBeDir(path string) bool {
-	fi, err := os.Stat(path)
-	return err == nil && fi.IsDir() || errors.Is(err, fs.ErrNotExist) && filepath.IsAbs(path)
 }
 
 func isRegular(path string) bool {

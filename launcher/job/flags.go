@@ -257,7 +257,7 @@ func setVar(env []EnvVar, v EnvVar) []EnvVar {
 }
 
 func (c *commandLine) setWdir(text string) string {
-	if !mayBeDir(text) {
+	if text == "" {
 		return "expected a directory, found " + quote(text)
 	}
 	c.current().Wdir = text

@@ -298,8 +298,6 @@ func (f *jobFile) appsWith(flags segment) ([]App, error) {
 		}
 		if flags.Wdir != "" {
 			a.Wdir = flags.Wdir
-		} else if a.Wdir != "" && !mayBeDir(a.Wdir) {
-			return nil, f.errorAt(element("app", i)+".wdir", "expected a directory, found "+quote(a.Wdir))
 		}
 		a.Env = slices.Clone(a.Env)
 		for _, v := range flags.Env {

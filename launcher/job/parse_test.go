@@ -231,8 +231,8 @@ func TestUsageErrors(t *testing.T) {
 		{"-transport tcp,,tcp x", `-transport: expected a list of names out of tcp, shm, libfabric, found "tcp,,tcp"`},
 		{"-x NOSUCH x", "-x: expected NOSUCH to be set where gorun runs, or NOSUCH=VALUE"},
 		{"-x =1 x", `-x: expected a variable's name without blanks and =, found ""`},
-		{"-wdir no/such x", `-wdir: expected a directory, found "no/such"`},
-		{"-wdir /dev/null x", `-wdir: expected a directory, found "/dev/null"`},
+		{"-wdir " + dir + "/no x", `-wdir: expected a directory, found "` + quote(dir + "/no")[1:]},
+		{"-wdir no/such -listen :7070 -secret-file /dev/null x", `-wdir: expected a directory, found "no/such"`},
 		{"-p a=b x", `-p: expected a tunable, found "a"; gorun -info lists them`},
 		{"-p engine.eager_limit x", `-p: expected KEY=VALUE, found "engine.eager_limit"`},
 		{"-p engine.eager_limt=3 x", `-p: expected a tunable, found "engine.eager_limt"; did you mean "engine.eager_limit"?`},
@@ -326,9 +326,9 @@ func TestFileAndFlagErrors(t *testing.T) {
 	_, _, err := Parse([]string{"-config", file}, nil)
 	require.EqualError(t, err, file+":1:1: app: expected [[app]] with a program, or a program on the command line, found neither")
 
-	file = writeFile(t, "[[app]]\nprogram = \"x\"\nwdir = \"no/such\"\n")
+	file = writeFile(t, "[[app]]\nprogram = \"x\"\nwdir = \"/no/such\"\n")
 	_, _, err = Parse([]string{"-config", file}, nil)
-	require.EqualError(t, err, file+`:3:8: app[0].wdir: expected a directory, found "no/such"`)
+	require.EqualError(t, err, file+`:3:8: app[0].wdir: expected a directory, found "/no/such"`)
 	require.Equal(t, "/", parse(t, nil, "-config", file, "-wdir", "/").Apps[0].Wdir)
 
 	file = writeFile(t, "[job]\nnp = 0\nnq = 1\n")

@@ -132,8 +132,14 @@ func (a *agent) requireSuccess() {
 // matches pattern.
 func (a *agent) requireFailure(pattern string) {
 	a.t.Helper()
+	a.requireCode(1, pattern)
+}
+
+// requireCode is requireFailure for another exit code.
+func (a *agent) requireCode(want int, pattern string) {
+	a.t.Helper()
 	code, text := a.wait()
-	require.Equal(a.t, 1, code, text)
+	require.Equal(a.t, want, code, text)
 	require.Regexp(a.t, "^gorun: agent on [^ ]+: "+pattern+"\n$", text)
 }
 
@@ -183,15 +189,15 @@ func TestSameHost(t *testing.T) {
 	own.requireSuccess()
 }
 
-// TestProgramElsewhere: a program and a working directory with absolute paths need not exist where gorun
-// runs. If no host has them, the job fails.
+// TestProgramElsewhere: a program and a working directory with absolute paths are those of the hosts whose
+// ranks use them, and need not exist where gorun runs. If such a host does not have them, the job fails.
 func TestProgramElsewhere(t *testing.T) {
 	c := hosts(t)
 	dir := t.TempDir()
 	inside := filepath.Join(dir, "image")
 	require.NoError(t, os.MkdirAll(filepath.Join(inside, "work"), 0o755))
 	program := filepath.Join(dir, "app", "program")
-	require.NoError(t, os.Mkdir(filepath.Dir(program), 0o755))
+	require.NoError(t, os.MkdirAll(program, 0o755)) // gorun must not look at what it has there
 	require.NoError(t, os.WriteFile(filepath.Join(inside, "program"), []byte("#!/bin/sh\npwd\n"), 0o755))
 	agent := func() *agent {
 		// The agent has the directory inside where other processes have an empty one.
@@ -206,6 +212,15 @@ func TestProgramElsewhere(t *testing.T) {
 	require.Zero(t, r.Code, r.Stderr)
 	require.Equal(t, wdir+"\n", r.Stdout)
 	a.requireSuccess()
+
+	own, err := os.Hostname()
+	require.NoError(t, err)
+	a, other := agent(), c.agent(t, 1)
+	r = c.gorun(2, "-host", own+":1,"+c.name(1)+":1", "-wdir", wdir, program, ":", "-np", "1", "hostname").Run(t)
+	require.Zero(t, r.Code, r.Stderr)
+	require.ElementsMatch(t, []string{wdir, c.name(1)}, strings.Fields(r.Stdout))
+	a.requireSuccess()
+	other.requireSuccess()
 
 	a = agent()
 	run.RequireLines(t, c.gorun(1, program+"2").Run(t), 127, ".*: "+regexp.QuoteMeta(program)+"2: no such file; .*")
@@ -396,7 +411,7 @@ func TestFailures(t *testing.T) {
 		r := p.Wait()
 		require.NotZero(t, r.Code)
 		require.Contains(t, r.Stderr, c.name(2))
-		agents[1].requireFailure("it got SIGTERM")
+		agents[1].requireCode(128+int(syscall.SIGTERM), "it got SIGTERM")
 		agents[0].requireSuccess()
 		agents[2].requireSuccess()
 	})

@@ -5,6 +5,7 @@ package libfabric
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -83,14 +84,19 @@ func (l *lane) queueSize() int {
 	return min(max(l.info.Tx.Size+l.info.Rx.Size, minQueueSize), maxQueueSize)
 }
 
-// openEndpoint opens the endpoint.
+// openEndpoint opens the endpoint. If the endpoint must have a certain address (domain.at) whose port
+// is in use, openEndpoint tries again for bindTimeout.
 func (l *lane) openEndpoint(d *domain) error {
-	ep, err := l.fid.OpenEndpoint(l.info)
-	if err != nil {
-		return d.explainInUse(err)
+	for end := time.Now().Add(bindTimeout); ; time.Sleep(20 * time.Millisecond) {
+		ep, err := l.fid.OpenEndpoint(l.info)
+		if err == nil {
+			l.fiep = ep
+			return nil
+		}
+		if !d.at.IsValid() || !errors.Is(err, fi.ErrAddrInUse) || time.Now().After(end) {
+			return d.explainInUse(err)
+		}
 	}
-	l.fiep = ep
-	return nil
 }
 
 // hmemP2P are the values of transport.libfabric.hmem_p2p.

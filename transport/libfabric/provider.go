@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,7 +26,8 @@ func (provider) Name() string { return name }
 // meets the job's needs and the parameters transport.libfabric.provider and
 // transport.libfabric.interface. If cfg.Listener is set, the job names at most one interface, and
 // takesListenerAddr returns true, the endpoint takes the listener's address. For this Open closes the
-// listener, because libfabric makes sockets of its own.
+// listener, because libfabric makes sockets of its own. While the port is in use, Open waits for up to
+// bindTimeout.
 func (provider) Open(cfg transport.Config) (transport.Domain, error) {
 	if cfg.Size < 1 || cfg.Size > 1<<31-1 || cfg.Self < 0 || int(cfg.Self) >= cfg.Size {
 		return nil, fmt.Errorf("libfabric: open: rank %d of %d: %w", cfg.Self, cfg.Size, transport.ErrAddress)
@@ -99,16 +101,20 @@ func listening(f *os.File) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("listener: not an IP socket")
 }
 
-// stopListening closes f, so that an endpoint can bind its port. It shuts the socket down before, because
+// stopListening closes f, so that an endpoint can bind its port. It shuts the socket down first, because
 // other processes may have inherited it: a shell or a container's runtime that runs the rank keeps it
-// until the rank ends. On Linux a socket that is shut down does not listen any more, and SO_REUSEADDR,
-// which providers set, lets another socket bind the port.
+// until the rank ends. On Linux a socket that is shut down does not listen any more, and another socket
+// can bind the port if both have SO_REUSEADDR. Providers and the launcher set it.
 func stopListening(f *os.File) {
 	if raw, err := f.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
 	}
 	_ = f.Close()
 }
+
+// bindTimeout limits how long lane.openEndpoint tries to open an endpoint at the port of the rank's
+// listener. Another job that looks for free ports may have bound the port for a moment.
+const bindTimeout = time.Second
 
 // open opens d's epoll descriptor and eventfd, its libfabric objects except address vectors, and
 // its arena. After an error the caller must call Close, which closes what is open.

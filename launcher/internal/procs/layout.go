@@ -146,7 +146,9 @@ func bind(ip netip.Addr, kind, port int) (fd, bound int, err error) {
 	if fd, err = sys.Socket(family, kind); err != nil {
 		return -1, 0, fmt.Errorf("socket: %w", err)
 	}
-	if kind == unix.SOCK_STREAM { // connections of an earlier job may be in TIME_WAIT on the port
+	// Connections of an earlier job may be in TIME_WAIT on the port. And a rank that uses libfabric binds it
+	// again while other processes still have this socket.
+	if kind == unix.SOCK_STREAM {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err = unix.Bind(fd, sa); err != nil {

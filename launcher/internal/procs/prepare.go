@@ -73,11 +73,14 @@ func (c *Manager) prepareHost() (ports []int, err error) {
 		return nil, err
 	}
 	c.files.register(m.Files, m.Apps, c.cfg.Own)
-	for _, a := range m.Apps {
+	for i, a := range m.Apps {
+		c.apps = append(c.apps, app{path: a.Path})
+		if !slices.ContainsFunc(c.plan.Ranks, func(r proto.Rank) bool { return r.App == i }) {
+			continue // this host need not have the program
+		}
 		if err := checkDir(a.Wdir); err != nil {
 			return nil, &errStart{proto.ExitFailed, fmt.Sprintf("working directory %s: %v", a.Wdir, err)}
 		}
-		c.apps = append(c.apps, app{path: a.Path})
 		if a.Staged == "" {
 			if err := checkProgram(a); err != nil {
 				return nil, err
