@@ -82,7 +82,7 @@ testprov: test-deps
 # If root runs it, it also runs the tests on several hosts, which are made of Linux namespaces
 # (internal/testbed).
 test: test-deps vet testprov
-	$(GO) test $(tags) -p $(TESTS) -timeout 20m $(PKGS)
+	$(GO) test $(tags) -p $(TESTS) -timeout 15m $(PKGS)
 	$(if $(tags),$(GO) test -timeout 8m $(UNTAGGED))
 	$(GO) -C bench/peers/plot test ./...
 	$(GO) -C deploy/kubernetes/validate test -count=1 ./... # -count=1: go's test cache does not notice changes of the manifests

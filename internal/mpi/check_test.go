@@ -221,7 +221,7 @@ func TestRaceDetector(t *testing.T) {
 		name := found[1]
 		t.Run(name, func(t *testing.T) {
 			run := exec.Command(program, name)
-			run.Env = append(os.Environ(), "GORACE=halt_on_error=0 exitcode=66")
+			run.Env = append(os.Environ(), "GORACE=halt_on_error=0 exitcode=66 atexit_sleep_ms=50")
 			out, err := run.CombinedOutput()
 			call, _, wrong := strings.Cut(name, ": ")
 			if !wrong {

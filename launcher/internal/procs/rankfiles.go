@@ -24,11 +24,17 @@ type rankFiles struct {
 	mu      sync.Mutex // guards the fields below
 	files   map[rankFile]*os.File
 	rests   map[rankFile][]byte // bytes that follow those of the file, because the disk has no room for them
-	queue   []proto.Fetch       // requests that serve has not taken
+	queue   []fetch             // requests that serve has not taken
 	serving bool                // serve runs
 	closed  bool
 	current int            // Capture.File of the latest Capture; 0: there was none
 	ended   sync.WaitGroup // serve, and goroutines that close files
+}
+
+// fetch is a request for bytes of a file.
+type fetch struct {
+	proto.Fetch
+	emit func(proto.Message) // for the answer
 }
 
 // rankFile identifies a file.
@@ -131,15 +137,15 @@ func (s *rankFiles) fetch(m proto.Fetch, emit func(proto.Message)) {
 	if s.closed {
 		return
 	}
-	s.queue = append(s.queue, m)
+	s.queue = append(s.queue, fetch{m, emit})
 	if !s.serving {
 		s.serving = true
-		s.ended.Go(func() { s.serve(emit) }) // ends when the queue is empty; close waits for it
+		s.ended.Go(s.serve) // ends when the queue is empty; close waits for it
 	}
 }
 
 // serve answers the requests in the queue, in their order.
-func (s *rankFiles) serve(emit func(proto.Message)) {
+func (s *rankFiles) serve() {
 	for {
 		s.mu.Lock()
 		if len(s.queue) == 0 {
@@ -152,7 +158,7 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 		key := rankFile{m.Rank, m.File}
 		f, rest := s.files[key], s.rests[key]
 		s.mu.Unlock()
-		p := part(f, rest, m)
+		p := part(f, rest, m.Fetch)
 		if len(p.Data) < proto.MaxPart || p.Failed {
 			s.mu.Lock()
 			delete(s.files, key)
@@ -160,7 +166,7 @@ func (s *rankFiles) serve(emit func(proto.Message)) {
 			s.mu.Unlock()
 			closeFiles(f)
 		}
-		emit(p)
+		m.emit(p)
 	}
 }
 

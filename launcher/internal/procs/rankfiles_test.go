@@ -104,6 +104,27 @@ func TestRankFilesAreClosed(t *testing.T) {
 	require.Len(t, openRankFiles(t), len(before))
 }
 
+// TestFetchOfTwo: each request is answered by the function that came with it, also if it comes while another one is
+// answered.
+func TestFetchOfTwo(t *testing.T) {
+	s := new(rankFiles)
+	defer s.close()
+	first, go1, second := make(chan int), make(chan struct{}), make(chan int, 1)
+	s.fetch(proto.Fetch{Rank: 1}, func(m proto.Message) {
+		first <- m.(proto.Part).Rank
+		<-go1
+	})
+	require.Equal(t, 1, <-first)
+	s.fetch(proto.Fetch{Rank: 2}, func(m proto.Message) { second <- m.(proto.Part).Rank })
+	close(go1)
+	select {
+	case rank := <-second:
+		require.Equal(t, 2, rank)
+	case <-first:
+		t.Fatal("the first function was called again")
+	}
+}
+
 // openRankFiles returns the files of ranks that this process has open.
 func openRankFiles(t *testing.T) (list []string) {
 	entries, err := os.ReadDir("/proc/self/fd")
