@@ -88,18 +88,14 @@ func find(ctx context.Context, j *job.Job, app job.App) (exe string, src *source
 	st, err := os.Stat(full)
 	elsewhere := j.Dials() && !j.Stage && filepath.IsAbs(name)
 	switch {
-	case err == nil && st.IsDir():
-		if m, _ := filepath.Glob(filepath.Join(globEscape(full), "*.go")); len(m) == 0 {
-			if elsewhere {
-				return name, nil, nil
-			}
-			return "", nil, &startError{proto.ExitNotExec, name + ": is a directory without Go files"}
-		}
+	case err == nil && st.IsDir() && hasGoFiles(full):
 		return "", &source{full, "."}, nil
 	case err == nil && strings.HasSuffix(name, ".go"):
 		return "", &source{filepath.Dir(full), filepath.Base(full)}, nil
 	case elsewhere:
 		return name, nil, nil
+	case err == nil && st.IsDir():
+		return "", nil, &startError{proto.ExitNotExec, name + ": is a directory without Go files"}
 	case err == nil:
 		if err := executable(full, st); err != nil {
 			return "", nil, err
@@ -115,6 +111,11 @@ func find(ctx context.Context, j *job.Job, app job.App) (exe string, src *source
 		return "", &source{".", name}, nil
 	}
 	return "", nil, &startError{proto.ExitNotFound, name + ": no such file or directory"}
+}
+
+func hasGoFiles(dir string) bool {
+	files, _ := filepath.Glob(filepath.Join(globEscape(dir), "*.go"))
+	return len(files) > 0
 }
 
 // lookPath searches for a name in the directories of path, as a shell does, and returns the

@@ -40,7 +40,7 @@ func addLibfabric() {
 	}
 	for _, prov := range provs {
 		fabrics = append(fabrics, fabric{
-			name: prov, open: libfabric.New, immortal: immortal[prov], few: prov != "tcp;ofi_rxm",
+			name: prov, open: libfabric.New, immortal: immortal[prov],
 			opts: []commtest.Option{commtest.WithParam("transport.libfabric.provider", prov)},
 		})
 	}
@@ -52,7 +52,6 @@ func addLibfabric() {
 func manner(script string, hmem bool) fabric {
 	return fabric{
 		name: libfabrictest.Name + "," + script,
-		few:  script != "verbs",
 		open: func() transport.Provider { return libfabrictest.WithScript(libfabric.New(), script) },
 		opts: []commtest.Option{
 			commtest.WithParam("transport.libfabric.provider", libfabrictest.Name),

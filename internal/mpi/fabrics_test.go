@@ -23,9 +23,6 @@ type fabric struct {
 	// the death of a rank (it lacks CapPeerDown), or it does not survive the death of one of
 	// several ranks in the same process.
 	immortal bool
-	// few says that tests run with at most three ranks, or their least number of ranks, over the fabric,
-	// because they take long, and other fabrics show the same with more ranks.
-	few bool
 }
 
 // fabrics are fabrics over which messages and windows use each of their ways to move data: mappings,
@@ -69,9 +66,6 @@ func over(t *testing.T, fabrics []fabric, counts []int, f func(c *comm.Comm) err
 	t.Helper()
 	for _, fab := range fabrics {
 		for _, n := range counts {
-			if fab.few && n > max(3, slices.Min(counts)) {
-				continue
-			}
 			t.Run(fmt.Sprintf("%s/%d", fab.name, n), func(t *testing.T) {
 				ranks(t, n, f, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
 			})

@@ -109,14 +109,14 @@ func TestRankFilesAreClosed(t *testing.T) {
 func TestFetchOfTwo(t *testing.T) {
 	s := new(rankFiles)
 	defer s.close()
-	first, go1, second := make(chan int), make(chan struct{}), make(chan int, 1)
+	first, release, second := make(chan int), make(chan struct{}), make(chan int, 1)
 	s.fetch(proto.Fetch{Rank: 1}, func(m proto.Message) {
 		first <- m.(proto.Part).Rank
-		<-go1
+		<-release
 	})
 	require.Equal(t, 1, <-first)
 	s.fetch(proto.Fetch{Rank: 2}, func(m proto.Message) { second <- m.(proto.Part).Rank })
-	close(go1)
+	close(release)
 	select {
 	case rank := <-second:
 		require.Equal(t, 2, rank)

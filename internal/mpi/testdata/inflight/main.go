@@ -14,7 +14,7 @@ func main() {
 		small, large, got := make([]int, 4), make([]int, 1<<17), make([]int, 1<<17)
 		switch os.Args[1] {
 		case "right":
-			for range 300 {
+			for range 1000 {
 				in := comm.Irecv(c, got, 0, 1)
 				out := comm.Isend(c, large, 0, 1)
 				_ = large[1] // reading the buffer of a send is correct
