@@ -64,6 +64,9 @@ func overMortal(t *testing.T, counts []int, f func(c *comm.Comm) error) {
 
 func over(t *testing.T, fabrics []fabric, counts []int, f func(c *comm.Comm) error) {
 	t.Helper()
+	if raceEnabled && len(counts) > 1 { // the race detector takes ten times as long
+		counts = slices.DeleteFunc(slices.Clone(counts), func(n int) bool { return n > 5 })
+	}
 	for _, fab := range fabrics {
 		for _, n := range counts {
 			t.Run(fmt.Sprintf("%s/%d", fab.name, n), func(t *testing.T) {
