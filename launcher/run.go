@@ -175,6 +175,7 @@ func (r *run) execute() *outcome {
 	r.control()
 	r.collect(ctx)
 	r.close()
+	r.tap.end()
 	r.attributeToSlurm()
 	return r.outcome
 }

@@ -151,6 +151,19 @@ func (t *tap) take(o proto.Output) proto.Output {
 	return o
 }
 
+// end notes the lines whose end has not come. The ranks have ended.
+func (t *tap) end() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.open {
+		t.tail.add(l.from, l.stderr, l.text)
+	}
+	clear(t.open)
+}
+
 func (l *openLine) add(text []byte) {
 	l.text = append(l.text, text[:min(len(text), tailLineBytes-len(l.text))]...)
 }

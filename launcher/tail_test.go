@@ -18,6 +18,15 @@ func testTap(keep bool) *tap {
 	return newTap(&session{job: &job.Job{TagOutput: keep}, tail: new(tail)})
 }
 
+// TestLastLine: a last line without a newline must not be lost.
+func TestLastLine(t *testing.T) {
+	p := testTap(false)
+	p.take(proto.Output{Stream: proto.Merged, Data: []byte("[3] up\n[3] bad node")})
+	p.end()
+	lines, _ := p.tail.since(0)
+	require.Equal(t, []ui.Line{{From: "3", Text: "up"}, {From: "3", Text: "bad node"}}, lines)
+}
+
 // TestTap: the tap must remove the tags, regardless of where the output is cut, and must know which rank
 // has written which line. Output of different hosts, groups and streams may be cut within lines.
 func TestTap(t *testing.T) {

@@ -136,7 +136,7 @@ func (r *run) collectTrace(ctx context.Context) error {
 	r.clocks.wait(limited)
 	var traced int
 	var lines []string
-	err := r.writeTrace(func(w io.Writer) (err error) {
+	err := r.writeTrace(limited, func(w io.Writer) (err error) {
 		traced, lines, err = r.convertTrace(w, r.traceFormat(), r.rankInfos(false), len(r.job.Profile))
 		if err == nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -154,26 +154,23 @@ func (r *run) collectTrace(ctx context.Context) error {
 }
 
 // writeTrace makes write write the trace: to a new file that then gets the name of the trace, or, if that
-// is a pipe or a device, directly.
-func (r *run) writeTrace(write func(io.Writer) error) (err error) {
+// is a pipe or a device, directly. Nobody may read a pipe, so writeTrace returns when ctx ends.
+func (r *run) writeTrace(ctx context.Context, write func(io.Writer) error) (err error) {
 	_, regular, err := tracePath(r.tracePath)
 	if err != nil {
 		return err
 	}
-	name, flags := r.tracePath, os.O_WRONLY
-	if regular {
-		name, flags = r.tracePart(r.id), os.O_WRONLY|os.O_CREATE|os.O_EXCL
+	if !regular {
+		return writeStream(ctx, r.tracePath, write)
 	}
-	f, err := os.OpenFile(name, flags, 0o666)
+	name := r.tracePart(r.id)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
 	err = write(f)
 	if e := f.Close(); err == nil {
 		err = e
-	}
-	if !regular {
-		return err
 	}
 	if err == nil {
 		err = os.Rename(name, r.tracePath)
@@ -182,6 +179,37 @@ func (r *run) writeTrace(write func(io.Writer) error) (err error) {
 		_ = os.Remove(name) // err is the first error
 	}
 	return err
+}
+
+// writeStream makes write write to a pipe or a device. The end of ctx ends the wait for a pipe's reader.
+func writeStream(ctx context.Context, path string, write func(io.Writer) error) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	pipe, flags := st.Mode()&fs.ModeNamedPipe != 0, os.O_WRONLY
+	if pipe {
+		flags |= unix.O_NONBLOCK // open returns ENXIO instead of blocking until the pipe has a reader
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	for pipe && errors.Is(err, unix.ENXIO) {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+		f, err = os.OpenFile(path, flags, 0)
+	}
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Unix(1, 0)) }) // fails for devices
+	defer stop()
+	err = write(f)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = context.Cause(ctx)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // traceLoss is what the trace lacks of some ranks of a group on a host.
@@ -241,7 +269,11 @@ func addLosses(losses map[traceLoss]*lostEvents, rk *rankInfo, res trace.Result)
 	case res.Cut != nil:
 		add(!res.Begun, 0, proto.OneLine(res.Cut.Error(), maxReason))
 	case !res.Begun && res.Unwritten == 0:
-		add(true, 0, rk.nothing)
+		reason := rk.nothing
+		if res.Reason != "" { // such as a host that could not write the events
+			reason = proto.OneLine(res.Reason, maxReason)
+		}
+		add(true, 0, reason)
 	}
 	if res.Unwritten > 0 {
 		add(false, res.Unwritten, proto.OneLine(res.Reason, maxReason))

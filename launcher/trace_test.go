@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-hpc/weft/launcher/internal/hosts"
 	"github.com/weft-hpc/weft/launcher/internal/procs"
@@ -109,7 +111,7 @@ func TestTraceLosses(t *testing.T) {
 	r := tracedRun()
 	losses, infos := make(map[traceLoss]*lostEvents), r.rankInfos(false)
 	for i, res := range []trace.Result{
-		{Begun: true},
+		{Reason: "too many open files"},
 		{Begun: true, Unwritten: 7, Reason: "no space left\x1b on device"},
 		{Begun: true, Unwritten: 5, Overrun: 3, Reason: "no space left\x1b on device"},
 		{},
@@ -119,6 +121,7 @@ func TestTraceLosses(t *testing.T) {
 		addLosses(losses, &infos[i], res)
 	}
 	require.Equal(t, []string{
+		"no trace of rank 0 on node1: too many open files",
 		"the trace lacks 12 events of ranks 1-2 on node1: no space left? on device",
 		"the trace lacks 3 events of rank 2 on node1: they came faster than the host could read them",
 		"no trace of rank 3 on node2: a.out is not a weft program, or has not called comm.Init",
@@ -166,6 +169,28 @@ func TestTraceIsEnded(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, entries, 1)
 	}
+}
+
+// TestPipeWithoutReader: the end of the context must end the wait for a reader of the pipe, and for one that
+// does not read.
+func TestPipeWithoutReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, unix.Mkfifo(path, 0o600))
+	write := func(w io.Writer) error {
+		_, err := w.Write(make([]byte, 1<<20)) // more than a pipe holds
+		return err
+	}
+	late := errors.New("too late")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, late)
+	defer cancel()
+	require.ErrorIs(t, writeStream(ctx, path, write), late)
+
+	reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	require.NoError(t, err)
+	defer func() { _ = reader.Close() }()
+	ctx, cancel = context.WithTimeoutCause(t.Context(), 200*time.Millisecond, late)
+	defer cancel()
+	require.ErrorIs(t, writeStream(ctx, path, write), late)
 }
 
 // TestTraceFormat: the format follows from the file's name, unless the user names it.

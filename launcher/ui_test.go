@@ -19,7 +19,7 @@ import (
 // withoutPage removes gorun's line about the page from its stderr.
 func withoutPage(t *testing.T, stderr string) string {
 	t.Helper()
-	line := regexp.MustCompile(`(?m)^gorun: live page at http://127\.0\.0\.1:\d+/\?token=[A-Z2-7]{26}\n`)
+	line := regexp.MustCompile(`(?m)^gorun: live page at http://127\.0\.0\.1:\d+/[A-Z2-7]{12}/\?token=[A-Z2-7]{26}\n`)
 	require.Len(t, line.FindAllString(stderr, -1), 1, stderr)
 	return line.ReplaceAllString(stderr, "")
 }

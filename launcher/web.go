@@ -54,10 +54,14 @@ func serveWeb(addr string, handler http.Handler, timeout time.Duration) (listens
 	}, nil
 }
 
-// bound answers requests beyond webRequests with 503.
+// bound answers requests beyond webRequests with 503. It limits the time for reading the body of a request,
+// which no handler needs.
 func bound(h http.Handler) http.Handler {
 	running := semaphore.NewWeighted(webRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(webHeadTime)) // cannot fail over TCP
+		}
 		if !running.TryAcquire(1) {
 			http.Error(w, "too many requests", http.StatusServiceUnavailable)
 			return
@@ -113,7 +117,7 @@ func (s *session) serveMetrics() (stop func(), err error) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, q *http.Request) {
-		ctx, cancel := context.WithTimeout(q.Context(), answerTime)
+		ctx, cancel := context.WithTimeout(q.Context(), webWriteTime-time.Second)
 		defer cancel()
 		snapshot := s.askSnapshot(ctx, false)
 		if snapshot == nil {

@@ -66,6 +66,24 @@ func TestStopWaits(t *testing.T) {
 	require.NoError(t, errors.Join(answer.Body.Close(), stuck.Body.Close()))
 }
 
+// TestUnsentBody: a client that never sends the body of its request must not keep its connection.
+func TestUnsentBody(t *testing.T) {
+	at, stop, err := serveWeb(":0", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "forbidden", http.StatusForbidden)
+	}), time.Minute)
+	require.NoError(t, err)
+	defer stop()
+	c, err := net.Dial("tcp", at)
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	_, err = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+	answer, err := io.ReadAll(c) // until the server closes the connection
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "403 Forbidden")
+}
+
 // TestBoundedConn: a connection that two goroutines close at the same time gives its place back once.
 func TestBoundedConn(t *testing.T) {
 	room := semaphore.NewWeighted(1)

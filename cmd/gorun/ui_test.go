@@ -68,7 +68,7 @@ func TestLivePage(t *testing.T) {
 		require.NoError(t, err)
 		clients = append(clients, c)
 		if i%2 == 0 {
-			_, _ = fmt.Fprintf(c, "GET /events HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\n\r\n", site.Host, page.Cookies()[0])
+			_, _ = fmt.Fprintf(c, "GET %s/events HTTP/1.1\r\nHost: %s\r\nCookie: %s\r\n\r\n", site.Path, site.Host, page.Cookies()[0])
 		}
 	}
 	var asking sync.WaitGroup
@@ -110,7 +110,7 @@ func TestLivePage(t *testing.T) {
 }
 
 // startWithPage starts a job of testdata/hang with a live page. at has the address of the page in two parts, the
-// server and the rest, from at[1] on.
+// folder and the rest, from at[1] on.
 func startWithPage(t *testing.T, np int, program string) (j *running, at []string) {
 	t.Helper()
 	errs, w, err := os.Pipe()
@@ -119,7 +119,7 @@ func startWithPage(t *testing.T, np int, program string) (j *running, at []strin
 	require.NoError(t, w.Close())
 	line, err := bufio.NewReader(errs).ReadString('\n')
 	require.NoError(t, err)
-	at = regexp.MustCompile(`^gorun: live page at (http://127\.0\.0\.1:\d+)(/\?token=[A-Z2-7]{26})\n$`).FindStringSubmatch(line)
+	at = regexp.MustCompile(`^gorun: live page at (http://127\.0\.0\.1:\d+/[A-Z2-7]{12})(/\?token=[A-Z2-7]{26})\n$`).FindStringSubmatch(line)
 	require.NotNil(t, at, line)
 	return j, at
 }

@@ -53,7 +53,7 @@ type job struct {
 	text strings.Builder // gorun's stderr; may be read after done is closed
 }
 
-var pageLine = regexp.MustCompile(`^gorun: live page at (http://127\.0\.0\.1:\d+/\?token=[A-Z2-7]{26})$`)
+var pageLine = regexp.MustCompile(`^gorun: live page at (http://127\.0\.0\.1:\d+/[A-Z2-7]{12}/\?token=[A-Z2-7]{26})$`)
 
 // start starts a job of 8 ranks on two hosts, which both are this one, and waits until gorun has printed
 // the address of its page. Each rank writes its number and greeting to stderr.
@@ -215,7 +215,7 @@ func TestLivePage(t *testing.T) {
 	b.do(t, size(1100), chromedp.Navigate(j.page))
 	b.until(t, "document.querySelectorAll('#ranks tbody tr').length === 8 && document.getElementById('calls').value !== '0'")
 	b.until(t, "!document.getElementById('matrix-part').hidden && document.getElementById('matrix-text').innerText.includes('rank 7 to rank 0')")
-	require.Equal(t, "/", eval[string](t, b, "location.pathname + location.search"), "the token is in the address bar")
+	require.Equal(t, j.page[:strings.Index(j.page, "?")], eval[string](t, b, "location.href"), "the token is in the address bar")
 	require.Equal(t, "halo", eval[string](t, b, "document.getElementById('name').innerText"))
 	require.Contains(t, eval[string](t, b, "document.getElementById('summary').innerText"), "8 ranks on 2 hosts")
 	require.Equal(t, "4", eval[string](t, b, "document.querySelectorAll('#hosts li')[1].querySelectorAll('.cell').length.toString()"))

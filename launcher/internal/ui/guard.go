@@ -24,8 +24,8 @@ var index = template.Must(template.ParseFS(files, "page/index.html"))
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// routes returns the handler of requests that have the token.
-func (p *Page) routes(name string) *http.ServeMux {
+// router returns the handler of requests that have the token. It knows the paths in the folder of the page.
+func (p *Page) router(name string) *http.ServeMux {
 	var page bytes.Buffer
 	if err := index.Execute(&page, name); err != nil {
 		panic(err) // the template needs nothing but a name
@@ -56,6 +56,9 @@ func (p *Page) routes(name string) *http.ServeMux {
 // for. The token comes in the query of the first request, and then in a cookie, so that it does not stay
 // in the browser's address bar. There is no redirection to a page without the query: a browser that
 // follows a link of another site would send no cookie with the redirected request.
+//
+// Browsers send the cookies of a host to all its ports, where other users of the host may have servers.
+// So the cookie is for a folder whose random name only the page's user knows.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -65,22 +68,24 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	cookie := cookieName(r.Host)
 	allowed := false
 	if q := r.URL.Query(); q.Has("token") {
-		allowed = r.URL.Path == "/" && p.isToken(q.Get("token"))
-	} else if c, err := r.Cookie(cookie); err == nil {
-		allowed = p.isToken(c.Value)
+		allowed = r.URL.Path == p.folder && p.isToken(q.Get("token"))
+	} else if c, err := r.Cookie(cookieName); err == nil {
+		allowed = strings.HasPrefix(r.URL.Path, p.folder) && p.isToken(c.Value)
 	}
 	if !allowed || !p.mayCall(r.Host) || http.NewCrossOriginProtection().Check(r) != nil {
 		http.Error(w, "forbidden", http.StatusForbidden)
 		return
 	}
-	if r.URL.Path == "/" {
-		http.SetCookie(w, &http.Cookie{Name: cookie, Value: p.token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	if r.URL.Path == p.folder {
+		http.SetCookie(w, &http.Cookie{Name: cookieName, Value: p.token, Path: p.folder, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	}
-	p.mux.ServeHTTP(w, r)
+	p.routes.ServeHTTP(w, r)
 }
+
+// cookieName is the name of the cookie with the token.
+const cookieName = "gorun"
 
 // isToken compares a text with the token, in a time that does not depend on either.
 func (p *Page) isToken(text string) bool {
@@ -99,14 +104,4 @@ func (p *Page) mayCall(host string) bool {
 		return true
 	}
 	return strings.EqualFold(name, "localhost") || slices.ContainsFunc(p.hosts, func(h string) bool { return strings.EqualFold(h, name) })
-}
-
-// cookieName returns the name of the cookie. Browsers send the cookies of a host to all its ports, so the
-// name contains the port: one browser may show the pages of several jobs.
-func cookieName(host string) string {
-	_, port, _ := net.SplitHostPort(host)
-	if strings.Trim(port, "0123456789") != "" {
-		port = ""
-	}
-	return "gorun-" + port
 }

@@ -32,43 +32,50 @@ func ask(p *Page, method, url string, set func(r *http.Request)) *httptest.Respo
 	return w
 }
 
-// withCookie adds the cookie of a page, as a browser does that has opened it at 127.0.0.1:80.
+// withCookie adds the cookie of a page, as a browser does that has opened it.
 func withCookie(p *Page) func(r *http.Request) {
-	return func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "gorun-80", Value: p.token}) }
+	return func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookieName, Value: p.token}) }
 }
+
+// inFolder is the URL of the folder of a page.
+func inFolder(p *Page) string { return "http://127.0.0.1:80" + p.folder }
 
 // TestForbidden: a request without the token, from another site, or with the name of another site must get
 // 403 and nothing else.
 func TestForbidden(t *testing.T) {
 	p := page(t, "node1", "")
 	cookie := withCookie(p)
-	const at = "http://127.0.0.1:80"
+	const host = "http://127.0.0.1:80"
+	at := inFolder(p)
 	for name, test := range map[string]struct {
 		method, url string
 		set         func(r *http.Request)
 	}{
-		"no token":               {"GET", at + "/", nil},
-		"empty token":            {"GET", at + "/?token=", nil},
-		"wrong token":            {"GET", at + "/?token=" + strings.Repeat("A", 26), nil},
-		"part of the token":      {"GET", at + "/?token=" + p.token[:25], nil},
-		"longer token":           {"GET", at + "/?token=" + p.token + "A", nil},
-		"token of another page":  {"GET", at + page(t).Path(), nil},
-		"wrong token and cookie": {"GET", at + "/?token=A", cookie},
-		"token for a file":       {"GET", at + "/ui.js?token=" + p.token, nil},
-		"token for the events":   {"GET", at + "/events?token=" + p.token, nil},
-		"wrong cookie":           {"GET", at + "/", func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "gorun-80", Value: "A"}) }},
-		"cookie of another port": {"GET", at + "/", func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "gorun-81", Value: p.token}) }},
-		"file without token":     {"GET", at + "/ui.js", nil},
-		"no such file":           {"GET", at + "/nothing", nil},
-		"other method":           {"DELETE", at + "/events", nil},
+		"no token":               {"GET", at, nil},
+		"empty token":            {"GET", at + "?token=", nil},
+		"wrong token":            {"GET", at + "?token=" + strings.Repeat("A", 26), nil},
+		"part of the token":      {"GET", at + "?token=" + p.token[:25], nil},
+		"longer token":           {"GET", at + "?token=" + p.token + "A", nil},
+		"token of another page":  {"GET", host + page(t).Path(), nil},
+		"wrong token and cookie": {"GET", at + "?token=A", cookie},
+		"token for a file":       {"GET", at + "ui.js?token=" + p.token, nil},
+		"token for the events":   {"GET", at + "events?token=" + p.token, nil},
+		"wrong cookie":           {"GET", at, func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookieName, Value: "A"}) }},
+		"folder of another page": {"GET", inFolder(page(t)), cookie},
+		"no folder":              {"GET", host + "/", cookie},
+		"part of the folder":     {"GET", strings.TrimSuffix(at, "/"), cookie},
+		"token without folder":   {"GET", host + "/?token=" + p.token, nil},
+		"file without token":     {"GET", at + "ui.js", nil},
+		"no such file":           {"GET", at + "nothing", nil},
+		"other method":           {"DELETE", at + "events", nil},
 		"name of another site":   {"GET", "http://example.org:80" + p.Path(), nil},
-		"cookie, another site":   {"GET", at + "/events", func(r *http.Request) { cookie(r); r.Host = "example.org:80" }},
-		"no host":                {"GET", at + p.Path(), func(r *http.Request) { r.Host = "" }},
-		"post of another site": {"POST", at + "/inspect", func(r *http.Request) {
+		"cookie, another site":   {"GET", at + "events", func(r *http.Request) { cookie(r); r.Host = "example.org:80" }},
+		"no host":                {"GET", host + p.Path(), func(r *http.Request) { r.Host = "" }},
+		"post of another site": {"POST", at + "inspect", func(r *http.Request) {
 			cookie(r)
 			r.Header.Set("Origin", "http://example.org")
 		}},
-		"post of a site on another port": {"POST", at + "/inspect", func(r *http.Request) {
+		"post of a site on another port": {"POST", at + "inspect", func(r *http.Request) {
 			cookie(r)
 			r.Header.Set("Sec-Fetch-Site", "same-site")
 		}},
@@ -94,6 +101,7 @@ func TestAllowed(t *testing.T) {
 		require.Equal(t, http.SameSiteStrictMode, cookies[0].SameSite)
 		require.True(t, cookies[0].HttpOnly)
 		require.Equal(t, p.token, cookies[0].Value)
+		require.Equal(t, p.folder, cookies[0].Path) // browsers send it to no other server of this host
 		for header, want := range map[string]string{
 			"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
 			"Content-Type": "text/html; charset=utf-8",
@@ -101,18 +109,18 @@ func TestAllowed(t *testing.T) {
 			require.Equal(t, want, w.Header().Get(header))
 		}
 		require.Contains(t, w.Body.String(), "<title>&lt;b&gt;&amp;&#34; – gorun</title>")
-		for file, kind := range map[string]string{"/": "text/html", "/ui.js": "text/javascript", "/table.js": "text/javascript", "/draw.js": "text/javascript", "/ui.css": "text/css", "/icon.svg": "image/svg+xml"} {
-			w := ask(p, "GET", "http://"+host+file, func(r *http.Request) { r.AddCookie(cookies[0]) })
+		for file, kind := range map[string]string{"": "text/html", "ui.js": "text/javascript", "table.js": "text/javascript", "draw.js": "text/javascript", "ui.css": "text/css", "icon.svg": "image/svg+xml"} {
+			w := ask(p, "GET", "http://"+host+p.folder+file, func(r *http.Request) { r.AddCookie(cookies[0]) })
 			require.Equal(t, http.StatusOK, w.Code, file)
 			require.Contains(t, w.Header().Get("Content-Type"), kind)
 			require.Equal(t, policy, w.Header().Get("Content-Security-Policy"))
 		}
 	}
 	cookie := withCookie(p)
-	require.Equal(t, http.StatusNotFound, ask(p, "GET", "http://127.0.0.1:80/page/ui.js", cookie).Code)
-	require.Equal(t, http.StatusMethodNotAllowed, ask(p, "POST", "http://127.0.0.1:80/", cookie).Code)
-	require.Equal(t, http.StatusMethodNotAllowed, ask(p, "GET", "http://127.0.0.1:80/inspect", cookie).Code)
-	w := ask(p, "POST", "http://127.0.0.1:80/inspect", func(r *http.Request) {
+	require.Equal(t, http.StatusNotFound, ask(p, "GET", inFolder(p)+"page/ui.js", cookie).Code)
+	require.Equal(t, http.StatusMethodNotAllowed, ask(p, "POST", inFolder(p), cookie).Code)
+	require.Equal(t, http.StatusMethodNotAllowed, ask(p, "GET", inFolder(p)+"inspect", cookie).Code)
+	w := ask(p, "POST", inFolder(p)+"inspect", func(r *http.Request) {
 		cookie(r)
 		r.Header.Set("Sec-Fetch-Site", "same-origin")
 	})

@@ -87,8 +87,9 @@ const (
 type Page struct {
 	source Source
 	token  string
+	folder string   // path of the folder of the page, between slashes
 	hosts  []string // names by which a browser may call this host, besides addresses and localhost
-	mux    *http.ServeMux
+	routes http.Handler
 
 	tick      time.Duration // time between two updates
 	stallTime time.Duration // a rank whose figures do not change for this time is quiet
@@ -119,17 +120,17 @@ type Page struct {
 func New(source Source, name string, hosts ...string) *Page {
 	hosts = slices.DeleteFunc(slices.Clone(hosts), func(h string) bool { return h == "" })
 	p := &Page{
-		source: source, token: rand.Text(), hosts: hosts, tick: time.Second, stallTime: 5 * time.Second,
+		source: source, token: rand.Text(), folder: "/" + rand.Text()[:12] + "/", hosts: hosts, tick: time.Second, stallTime: 5 * time.Second,
 		writeTime: 10 * time.Second, wake: make(chan struct{}, 1), board: newBoard(),
 	}
 	p.stopped, p.stop = context.WithCancel(context.Background())
-	p.mux = p.routes(name)
+	p.routes = http.StripPrefix(strings.TrimSuffix(p.folder, "/"), p.router(name))
 	p.running.Go(p.loop) // ends when End is called, which waits for it
 	return p
 }
 
 // Path returns the path and query with which a browser opens the page. It contains the token.
-func (p *Page) Path() string { return "/?token=" + p.token }
+func (p *Page) Path() string { return p.folder + "?token=" + p.token }
 
 // loop measures and publishes while a browser listens.
 func (p *Page) loop() {

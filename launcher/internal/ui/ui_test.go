@@ -125,7 +125,7 @@ func listen(p *Page, stuck chan struct{}) (s *stream, done chan struct{}) {
 	ctx, stop := context.WithCancel(context.Background())
 	s = &stream{header: make(http.Header), stop: stop, stuck: stuck, code: http.StatusOK}
 	done = make(chan struct{})
-	r := httptest.NewRequestWithContext(ctx, "GET", "http://127.0.0.1:80/events", nil)
+	r := httptest.NewRequestWithContext(ctx, "GET", inFolder(p)+"events", nil)
 	withCookie(p)(r)
 	go func() { // ends when the page or the stream ends
 		defer close(done)
@@ -306,7 +306,7 @@ func TestStall(t *testing.T) {
 		f.mu.Lock()
 		f.found = Inspection{Lines: []string{"deadlock: rank 0 waits for itself"}, Deadlocks: []string{"deadlock: rank 0 waits for itself"}}
 		f.mu.Unlock()
-		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://127.0.0.1:80/inspect", nil) // the button
+		r := httptest.NewRequestWithContext(t.Context(), "POST", inFolder(p)+"inspect", nil) // the button
 		withCookie(p)(r)
 		w := httptest.NewRecorder()
 		p.ServeHTTP(w, r)
@@ -408,6 +408,11 @@ func TestOtherRanks(t *testing.T) {
 		require.Len(t, l.Names, 4)
 		require.Len(t, e.Rows, 4)
 		require.Zero(t, e.Total[0])
+		time.Sleep(10 * time.Second)
+		_, e = step("1", false)
+		require.Empty(t, e.Stall) // ranks that do not run do not stall
+		_, _, inspections := f.counts()
+		require.Zero(t, inspections)
 		l, _ = step("2", false) // the job is started again
 		require.Empty(t, l.Names)
 		l, e = step("2", true)

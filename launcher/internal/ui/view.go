@@ -79,6 +79,7 @@ func (p *Page) update(s *live.Snapshot, peers bool) {
 		kept := *p.last
 		kept.Phase, kept.At, kept.Silent = s.Phase, s.At, nil
 		s, p.before = &kept, nil
+		p.seen, p.when = tracker{}, schedule{} // ranks that do not run do not stall
 	}
 	l := layoutOf(s)
 	changed := p.last == nil || s.Job != p.last.Job || !slices.Equal(s.Hosts, p.last.Hosts) || !slices.Equal(l.Names, p.names)
