@@ -44,9 +44,7 @@ func (s *Session) Close() error { return s.in().Close() }
 
 // Psets returns the names of the sets of processes that this process is in
 // (MPI_Session_get_num_psets, MPI_Session_get_nth_pset): "mpi://WORLD": all processes of the job;
-// "mpi://SELF": the caller; "weft://HOST": the processes on the caller's host. If gorun runs
-// several programs, "weft://APP/" and the number of the caller's program: the processes that run
-// the same program. Psets is local.
+// "mpi://SELF": the caller; "weft://HOST": the processes on the caller's host. Psets is local.
 func (s *Session) Psets() ([]string, error) { return s.in().Psets() }
 
 // Group returns the group of the processes of a set (MPI_Group_from_session_pset). Group is local.

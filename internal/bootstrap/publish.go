@@ -1,6 +1,9 @@
 package bootstrap
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,11 +30,16 @@ func publishedPath(set *params.Set, name string) (string, error) {
 	if name == "" || len(name) > 100 {
 		return "", fmt.Errorf("the name %q of a port has %d bytes, and may have 1 to 100", name, len(name))
 	}
-	return noticePath(os.Getenv, set, "port-"+url.QueryEscape(name))
+	file := "port-" + url.QueryEscape(name)
+	if len(file) > 255 { // longer than the name of a file may be
+		hash := sha256.Sum256([]byte(name))
+		file = "port-=" + hex.EncodeToString(hash[:]) // QueryEscape returns no =
+	}
+	return noticePath(os.Getenv, set, file)
 }
 
-// Publish publishes the port under a name, and returns the file that does so. The process that
-// removes this file ends the publication.
+// Publish publishes the port under a name, and returns the file that does so. Unpublish ends the
+// publication.
 func (p *Port) Publish(set *params.Set, name string) (path string, err error) {
 	if path, err = publishedPath(set, name); err != nil {
 		return "", err
@@ -60,8 +68,11 @@ func (p *Port) Publish(set *params.Set, name string) (path string, err error) {
 	}
 	defer unlock()
 	for range 3 { // other processes may end their publications, which needs no lock
-		if err = os.Link(f.Name(), path); !errors.Is(err, os.ErrExist) {
-			return path, err
+		if err = os.Link(f.Name(), path); err == nil {
+			return path, nil
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return "", err
 		}
 		n, old, err := readNotice(path)
 		if err == nil && n.listens() {
@@ -74,6 +85,22 @@ func (p *Port) Publish(set *params.Set, name string) (path string, err error) {
 		}
 	}
 	return "", err
+}
+
+// Unpublish removes the file that Publish has returned, unless another process has replaced it.
+func (p *Port) Unpublish(path string) error {
+	_, now, err := readNotice(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	own, jsonErr := json.Marshal(&p.n)
+	if err = errors.Join(err, jsonErr); err != nil || !bytes.Equal(now, own) {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // lockPublished blocks until this process alone may replace published names in the directory, until

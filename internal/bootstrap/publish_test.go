@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +62,36 @@ func TestPublishStale(t *testing.T) {
 	left, err := os.ReadDir(filepath.Join(home, ".weft"))
 	require.NoError(t, err)
 	require.Len(t, left, rounds, "only the published names are left")
+}
+
+// TestPublishFails: a name with many escaped letters is published like others. After Publish has failed, and
+// after another port has replaced the file, Unpublish leaves the file alone.
+func TestPublishFails(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	set, err := params.FromEnviron(nil)
+	require.NoError(t, err)
+	port, err := OpenPort(2)
+	require.NoError(t, err)
+	defer port.Close()
+	long, other := strings.Repeat("é", 50), strings.Repeat("é", 49)+"ee"
+	path, err := port.Publish(set, long)
+	require.NoError(t, err)
+	addr, err := LookupPort(set, long)
+	require.NoError(t, err)
+	require.Equal(t, port.Addr(), addr)
+	_, err = LookupPort(set, other)
+	require.ErrorContains(t, err, "no port is published")
+
+	second, err := OpenPort(2)
+	require.NoError(t, err)
+	defer second.Close()
+	failed, err := second.Publish(set, long)
+	require.ErrorContains(t, err, "already")
+	require.Empty(t, failed)
+	require.NoError(t, second.Unpublish(path)) // the file is not of this port
+	require.FileExists(t, path)
+	require.NoError(t, port.Unpublish(path))
+	require.NoFileExists(t, path)
+	require.NoError(t, port.Unpublish(path))
 }

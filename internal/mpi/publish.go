@@ -1,9 +1,7 @@
 package mpi
 
 import (
-	"errors"
 	"fmt"
-	"os"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 )
@@ -30,10 +28,7 @@ func (p *Port) unpublish() error {
 	}
 	file := p.file
 	p.file = ""
-	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return p.port.Unpublish(file)
 }
 
 // Lookup implements comm.Comm.Lookup, which documents the call.

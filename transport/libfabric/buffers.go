@@ -107,7 +107,8 @@ func (d *domain) retire(i int) error {
 	b := &a.bufs[i]
 	b.awaited = b.awaited[:0]
 	for r := range d.peers {
-		if p := &d.peers[r]; p.contacted && p.err == nil {
+		// Also of a peer without contact the first message may be under way.
+		if d.peers[r].err == nil && transport.Addr(r) != d.cfg.Self {
 			b.awaited = append(b.awaited, transport.Addr(r))
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // messages into it without gaps and releases it early. The buffer must not be posted while a
 // message of rank 2 may still arrive in it, and must become a spare one after that.
 func TestLostBuffer(t *testing.T) {
-	d := &domain{lane: &lane{info: fi.NewInfo()}, cfg: config(0, 4), multiRecv: true, packed: true, peers: make([]peer, 4)}
-	a, err := newArena(1000, 4, 0, true)
+	d := &domain{lane: &lane{info: fi.NewInfo()}, cfg: config(0, 5), multiRecv: true, packed: true, peers: make([]peer, 5)}
+	a, err := newArena(1000, 5, 0, true)
 	require.NoError(t, err)
 	defer a.release()
 	d.arena, a.toPost = a, nil
@@ -51,10 +51,12 @@ func TestLostBuffer(t *testing.T) {
 	arrive(3, 1, 0)
 	require.Equal(t, []int{0}, a.lost, "the message of rank 2 may still arrive")
 	arrive(2, 1, 0) // the next message of rank 2, so that in buffer 0 is complete
+	require.Equal(t, []int{0}, a.lost, "the first message of rank 4 may be under way")
+	arrive(4, 1, 0)
 	require.Empty(t, a.lost)
 	require.Len(t, a.spares, spareBuffers)
 	require.Contains(t, a.spares, 0)
-	require.Equal(t, 3+2+3, got)
+	require.Equal(t, 3+2+4, got)
 }
 
 // TestBrokenBuffer breaks a message into a multi-receive buffer of a provider that releases each buffer

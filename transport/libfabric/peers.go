@@ -142,7 +142,8 @@ func (d *domain) peerGone(r transport.Addr) bool {
 		return false
 	}
 	family := unix.AF_INET6
-	var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	zone, _ := strconv.ParseUint(at.Addr().Zone(), 10, 32) // 0 without a zone
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16(), ZoneId: uint32(zone)}
 	if at.Addr().Is4() {
 		family, sa = unix.AF_INET, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
 	}
