@@ -136,7 +136,17 @@ func (r *run) collectTrace(ctx context.Context) error {
 	r.clocks.wait(limited)
 	var traced int
 	var lines []string
-	err := r.writeTrace(limited, func(w io.Writer) (err error) {
+	// What gorun has read in time must still reach the reader of a pipe.
+	written, stopWriting := ctx, context.CancelFunc(func() {})
+	if d, ok := limited.Deadline(); ok {
+		if now := time.Now(); d.Before(now) {
+			d = now
+		}
+		late := fmt.Errorf("nobody has read it within %v", profileGrace)
+		written, stopWriting = context.WithDeadlineCause(ctx, d.Add(profileGrace), late)
+	}
+	defer stopWriting()
+	err := r.writeTrace(written, func(w io.Writer) (err error) {
 		traced, lines, err = r.convertTrace(w, r.traceFormat(), r.rankInfos(false), len(r.job.Profile))
 		if err == nil && ctx.Err() != nil {
 			err = context.Cause(ctx)

@@ -193,6 +193,28 @@ func TestPipeWithoutReader(t *testing.T) {
 	require.ErrorIs(t, writeStream(ctx, path, write), late)
 }
 
+// TestTraceToPipeAfterTimeout: if the job's timeout has ended, the reader of a pipe must still get the trace.
+func TestTraceToPipeAfterTimeout(t *testing.T) {
+	r := tracedRun()
+	r.tracePath, r.watchdog = filepath.Join(t.TempDir(), "pipe"), &procs.Watchdog{}
+	require.NoError(t, unix.Mkfifo(r.tracePath, 0o600))
+	out := new(bytes.Buffer) // only the writer's goroutine uses it until that has ended
+	r.stdio.Err = out
+	r.out = newWriter(nil, out)
+	r.files = newFetcher(func(proto.Message) {})
+	r.deadline, r.job.Timeout = time.Now().Add(-time.Second), time.Minute
+	got := make(chan []byte, 1)
+	go func() { // ends when collectTrace has written the trace
+		text, _ := os.ReadFile(r.tracePath)
+		got <- text
+	}()
+	require.NoError(t, r.collectTrace(t.Context()))
+	require.NotEmpty(t, <-got)
+	r.out.finish()
+	<-r.out.done
+	require.Contains(t, out.String(), "gorun: trace of 0 ranks: "+r.tracePath+"\n")
+}
+
 // TestTraceFormat: the format follows from the file's name, unless the user names it.
 func TestTraceFormat(t *testing.T) {
 	for _, test := range []struct {

@@ -117,7 +117,7 @@ func (s *session) serveMetrics() (stop func(), err error) {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, q *http.Request) {
-		ctx, cancel := context.WithTimeout(q.Context(), webWriteTime-time.Second)
+		ctx, cancel := context.WithTimeout(q.Context(), webWriteTime-time.Second) // so that there is time to write
 		defer cancel()
 		snapshot := s.askSnapshot(ctx, false)
 		if snapshot == nil {

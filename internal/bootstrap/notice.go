@@ -137,13 +137,18 @@ func readNotice(path string) (*notice, []byte, error) {
 	return n, data, nil
 }
 
-// removeNotice removes a notice if its content is still text. If another rank 0 replaces the notice
+// removeNotice removes a notice if its content is still text; otherwise it returns nil. If another rank 0 replaces the notice
 // during the call, removeNotice may remove the new one. Then that rank 0 finds its notice missing and
 // writes it again.
-func removeNotice(path string, text []byte) {
-	if _, now, err := readNotice(path); err == nil && bytes.Equal(now, text) {
-		_ = os.Remove(path)
+func removeNotice(path string, text []byte) error {
+	_, now, err := readNotice(path)
+	if err == nil && bytes.Equal(now, text) {
+		err = os.Remove(path)
 	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // staleAfter is how long a notice is kept after the end of its validity.

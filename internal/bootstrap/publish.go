@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -79,7 +78,7 @@ func (p *Port) Publish(set *params.Set, name string) (path string, err error) {
 			return "", fmt.Errorf("a port is published as %q already", name)
 		}
 		if err == nil {
-			removeNotice(path, old)
+			_ = removeNotice(path, old) // the next Link reports what is wrong
 		} else if !errors.Is(err, os.ErrNotExist) {
 			return "", err
 		}
@@ -89,18 +88,11 @@ func (p *Port) Publish(set *params.Set, name string) (path string, err error) {
 
 // Unpublish removes the file that Publish has returned, unless another process has replaced it.
 func (p *Port) Unpublish(path string) error {
-	_, now, err := readNotice(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	own, jsonErr := json.Marshal(&p.n)
-	if err = errors.Join(err, jsonErr); err != nil || !bytes.Equal(now, own) {
+	text, err := json.Marshal(&p.n)
+	if err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return removeNotice(path, text)
 }
 
 // lockPublished blocks until this process alone may replace published names in the directory, until

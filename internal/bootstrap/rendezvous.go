@@ -81,7 +81,7 @@ func (r *rendezvous) run(ctx context.Context, m *hubKVS) (secret []byte, nodes [
 	if nodes, err = m.firstFence(ctx, r.size); err != nil {
 		_ = m.transport.close() // the error above says more
 		if text != nil {
-			removeNotice(r.path, text) // rank 0 may have died before it could remove the notice
+			_ = removeNotice(r.path, text) // rank 0 may have died before it could remove the notice
 		}
 	}
 	return secret, nodes, err
@@ -153,7 +153,7 @@ func (r *rendezvous) host(ctx context.Context, m *hubKVS) (secret []byte, err er
 	if err != nil {
 		return nil, fmt.Errorf("write the address of rank 0 for the other ranks: %w; set WEFT_BOOTSTRAP_DIR to another directory", err)
 	}
-	defer func() { removeNotice(r.path, text) }()
+	defer func() { _ = removeNotice(r.path, text) }()
 	removeStaleNotices(r.path)
 	err = h.awaitAll(ctx, r.timeout, func() error {
 		switch _, now, err := readNotice(r.path); {
@@ -350,7 +350,7 @@ func (r *rendezvous) join(ctx context.Context, m *hubKVS) (secret, text []byte, 
 				return n.Secret, text, nil
 			}
 			if gone {
-				removeNotice(r.path, text)
+				_ = removeNotice(r.path, text)
 			}
 		}
 		select {

@@ -198,9 +198,9 @@ func TestImpostorOfRank0(t *testing.T) {
 	_, gone, err := r.connect(t.Context(), n)
 	require.ErrorIs(t, err, errNotAuthenticated)
 	require.True(t, gone)
-	removeNotice(path, append(text, ' ')) // the content differs, so the notice stays
+	require.NoError(t, removeNotice(path, append(text, ' '))) // the content differs, so the notice stays
 	require.NotEmpty(t, notices(t, dir))
-	removeNotice(path, text)
+	require.NoError(t, removeNotice(path, text))
 	require.Empty(t, notices(t, dir))
 	_ = l.Close()
 	<-ended

@@ -154,11 +154,7 @@ func TestCollectives(t *testing.T) {
 func rounds(c *comm.Comm, seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	lengths := []int{0, 1, 2, 3, 8, 33, 100, 1000, 3001}
-	trials := 3
-	if raceEnabled {
-		trials = 1
-	}
-	for range trials {
+	for range withRace(3, 1) {
 		n := lengths[rng.IntN(len(lengths))]
 		if err := first(
 			sums.trial(c, rng, n).all(), maxima.trial(c, rng, n).all(), bits.trial(c, rng, n).all(),

@@ -30,6 +30,14 @@ func eachCount(t *testing.T, f func(c *comm.Comm) error) {
 	}
 }
 
+// withRace returns n, or fewer with the race detector, with which tests take about ten times as long.
+func withRace(n, fewer int) int {
+	if raceEnabled {
+		return fewer
+	}
+	return n
+}
+
 // same returns an error if two slices differ. The error begins with what, and names the lengths or
 // the first element that differs.
 func same[T comparable](what string, got, want []T) error {

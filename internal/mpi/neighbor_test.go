@@ -236,12 +236,8 @@ func (m *mixed) run(rounds int) error {
 }
 
 func mixNeighbors(c *comm.Comm) error {
-	seeds := uint64(4)
-	if raceEnabled {
-		seeds = 1
-	}
-	for seed := range seeds {
-		m, err := newMixed(c, seed+10*uint64(c.Size()))
+	for seed := range withRace(4, 1) {
+		m, err := newMixed(c, uint64(seed+10*c.Size()))
 		if err == nil {
 			err = m.run(40)
 		}
