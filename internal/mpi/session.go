@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -216,54 +217,74 @@ func (j *job) sessionID(g Group, tag string) uint64 {
 }
 
 // Comm implements comm.Session.Comm, which documents the call.
-func (s *Session) Comm(g Group, tag string) (*Comm, error) { return s.makeComm("Comm", g, tag) }
+func (s *Session) Comm(g Group, tag string) (*Comm, error) {
+	return s.makeComm("Comm", g, tag, calls.Call{What: calls.KindCreateGroup}, nil)
+}
 
-func (s *Session) makeComm(op string, g Group, tag string) (*Comm, error) {
-	j, err := s.live(op)
-	if err != nil {
-		return nil, err
+// makeComm makes a communicator of the processes of g, which all call it with the same kind and
+// root of k. If err is not nil, it is an error of the caller's arguments: makeComm returns it, and
+// the calls of the other processes fail, too.
+func (s *Session) makeComm(op string, g Group, tag string, k calls.Call, err error) (*Comm, error) {
+	j, closed := s.live(op)
+	if closed != nil {
+		return nil, closed
 	}
 	g.self = j.number + 1
+	var wrong error
 	switch {
 	case g.Rank() == Undefined:
-		err = fmt.Errorf("%w: the caller is not in the group", ErrGroup)
+		wrong = fmt.Errorf("%w: the caller is not in the group", ErrGroup)
 	case !j.groupOf(countUp(j.world.Size)).contains(g):
-		err = fmt.Errorf("%w: the job does not have all processes of the group", ErrGroup)
+		wrong = fmt.Errorf("%w: the job does not have all processes of the group", ErrGroup)
 	}
-	if err != nil {
-		return nil, s.fail(op, err)
+	if wrong != nil {
+		return nil, s.fail(op, cmp.Or(err, wrong))
 	}
 	c := &Comm{s: j.newState(j.sessionID(g, tag), g, g.Rank()), ctx: s.ctx}
 	c.SetName(fmt.Sprintf("session comm %q", tag))
-	if err := run(barrier(c, "Session."+op, calls.KindCreateGroup)); err != nil {
+	if err != nil {
+		c.s.revoke(err)
+		c.s.abandon()
+		return nil, s.fail(op, err)
+	}
+	l, err := barrier(c, "Session."+op, k.What)
+	if err == nil {
+		l.sign(k.What, k.Root, 0)
+	}
+	if err := run(l, err); err != nil {
 		c.s.abandon()
 		return nil, err
 	}
 	return c, nil
 }
 
-// Intercomm implements comm.Session.Intercomm, which documents the call. The leaders make a
-// communicator of the two of them.
+// Intercomm implements comm.Session.Intercomm, which documents the call. Each group makes a
+// communicator, and then the leaders make one of the two of them. A leader that fails in the first
+// revokes the second, because the other leader may wait there.
 func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
 	const name = "Intercomm"
-	if _, err := s.live(name); err != nil {
-		return nil, err
-	}
-	if uint(leader) >= uint(local.Size()) || uint(remoteLeader) >= uint(remote.Size()) {
-		return nil, s.fail(name, fmt.Errorf("%w: leader %d of %d ranks, and %d of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size()))
-	}
-	c, err := s.makeComm(name, local, tag+" group")
+	j, err := s.live(name)
 	if err != nil {
 		return nil, err
 	}
+	local.self = j.number + 1
+	if uint(leader) >= uint(local.Size()) || local.Rank() == leader && uint(remoteLeader) >= uint(remote.Size()) {
+		err = fmt.Errorf("%w: leader %d of %d ranks, and %d of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size())
+	} else if local.Rank() == leader && slices.Contains(local.ranks, remote.ranks[remoteLeader]) {
+		err = fmt.Errorf("%w: the other leader is in the local group", ErrGroup)
+	}
+	c, failed := s.makeComm(name, local, tag+" group", calls.Call{What: calls.KindIntercomm, Root: leader}, err)
 	var pair *Comm
-	if c.Rank() == leader {
+	if err == nil && local.Rank() == leader {
 		two := Group{ranks: []int{local.ranks[leader], remote.ranks[remoteLeader]}}
 		slices.Sort(two.ranks) // so that both leaders pass the same group
-		if pair, err = s.makeComm(name, two, tag+" leaders"); err != nil {
+		if pair, err = s.makeComm(name, two, tag+" leaders", calls.Call{What: calls.KindIntercomm}, failed); err != nil && failed == nil {
 			c.s.revoke(err)
 			return nil, errors.Join(err, c.Free())
 		}
+	}
+	if failed != nil {
+		return nil, failed
 	}
 	x, err := c.Intercomm(leader, pair, 1-pair.Rank(), 0)
 	if pair != nil {

@@ -2,6 +2,7 @@ package mpi_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -178,4 +179,45 @@ func TestSessionFailure(t *testing.T) {
 		require.NoError(t, err)
 		return first(barrierOf(x, 2), x.Free())
 	}, commtest.WithNotify())
+}
+
+// TestSessionIntercommFailure: a process of one group is dead, the ranks of a group pass different
+// leaders, or some pass wrong arguments. No rank of either group waits for ever.
+func TestSessionIntercommFailure(t *testing.T) {
+	cases := map[string]func(c *comm.Comm) (leader, remoteLeader int, gone bool){
+		"a leader is dead":         func(c *comm.Comm) (int, int, bool) { return 0, 0, c.Rank() == 0 },
+		"a process is dead":        func(c *comm.Comm) (int, int, bool) { return 0, 0, c.Rank() == 4 },
+		"different leaders":        func(c *comm.Comm) (int, int, bool) { return c.Rank() / 4, 0, false },
+		"a wrong leader":           func(c *comm.Comm) (int, int, bool) { return c.Rank() / 4 * 7, 0, false },
+		"a remote leader is local": func(c *comm.Comm) (int, int, bool) { return 0, 0, false },
+	}
+	for name, arguments := range cases {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 5, func(c *comm.Comm) error {
+				leader, remoteLeader, gone := arguments(c)
+				if gone {
+					commtest.Kill(c)
+					return nil
+				}
+				even, odd := must(c.Group().Incl(0, 2, 4)), must(c.Group().Incl(1, 3))
+				groups := []comm.Group{even, odd}
+				local, remote := groups[c.Rank()%2], groups[1-c.Rank()%2]
+				if name == "a remote leader is local" {
+					remote = even
+				}
+				s := c.Session()
+				_, err := s.Intercomm(local, leader, remote, remoteLeader, "failure")
+				require.Error(t, err)
+				if name == "different leaders" && c.Rank()%2 == 0 {
+					require.ErrorContains(t, err, "Intercomm with leader ")
+				}
+				if !strings.HasSuffix(name, "leaders") && name != "a wrong leader" {
+					return nil
+				}
+				x, err := s.Intercomm(groups[c.Rank()%2], 0, groups[1-c.Rank()%2], 0, "failure")
+				require.NoError(t, err)
+				return first(x.Barrier(), x.Free())
+			}, commtest.WithNotify())
+		})
+	}
 }

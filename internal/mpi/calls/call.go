@@ -66,8 +66,8 @@ type Call struct {
 
 // Fingerprint returns 16 bits that a rank sends with each message of the call; see coll.Signature.
 func (k *Call) Fingerprint() uint16 {
-	if k.isNeighbor() || k.What == KindSparseAlltoall {
-		return coll.Signature(coll.KindAlltoallv, 0, 0, int(k.What)<<48|k.Elem<<16|int(k.Type), 0)
+	if k.What >= KindDup { // package coll does not know these kinds, so the kind is a part of the element type
+		return coll.Signature(coll.KindGatherv, k.Root, 0, int(k.What)<<48|k.Elem<<16|int(k.Type), 0)
 	}
 	return coll.Signature(k.What, k.Root, k.Count, k.Elem<<16|int(k.Type), k.OpID)
 }
@@ -87,7 +87,15 @@ func (k *Call) isNeighbor() bool {
 // String returns the call as the texts of errors name it, such as "Bcast of 3 × int64 from root 0".
 func (k *Call) String() string {
 	if k.What >= KindDup {
-		return kindNames[k.What-KindDup]
+		name := kindNames[k.What-KindDup]
+		switch k.What {
+		case KindIntercomm:
+			return fmt.Sprintf("%s with leader %d", name, k.Root)
+		case KindListen, KindAccept, KindDial, KindSpawn:
+			return fmt.Sprintf("%s with root %d", name, k.Root)
+		default:
+			return name
+		}
 	}
 	var b strings.Builder
 	b.WriteString(k.What.String())
