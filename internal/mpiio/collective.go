@@ -60,6 +60,8 @@ type operation struct {
 	v       *View
 	h       hints
 	m       *memory
+	writes  bool
+	atomic  bool     // the file is in atomic mode
 	ranks   []access // by rank
 	domains []window // by aggregator: what is left of its domain, with the parts that are left
 	// The parts of the windows of even and of odd rounds, by aggregator and rank: a round uses those
@@ -113,7 +115,8 @@ func (v *View) collective(op string, write bool, i int64, b elem.Buffer, err err
 		err = v.own().check(i, m.count, v.size)
 	}
 	var size int64
-	if err == nil && !write {
+	atomic := f.atomic.Load()
+	if err == nil && !write && !atomic {
 		size, err = f.size()
 	}
 	kind := v.reads
@@ -142,24 +145,27 @@ func (v *View) collective(op string, write bool, i int64, b elem.Buffer, err err
 			base += counts[r]
 		}
 	}
-	x := &operation{v: v, h: f.currentHints(), m: &m, ranks: make([]access, len(counts))}
+	x := &operation{v: v, h: f.currentHints(), m: &m, writes: write, atomic: atomic, ranks: make([]access, len(counts))}
 	for r := range x.ranks {
 		// The ranks have checked their own arguments, but not a shared file pointer. All ranks find
 		// the same error here.
 		if err := v.streams[r].check(starts[r], counts[r], v.size); err != nil {
 			return 0, f.fail(op, r, err)
 		}
-		x.ranks[r] = v.access(r, starts[r]*v.size, counts[r]*v.size, write, size)
+		x.ranks[r] = v.access(r, starts[r]*v.size, counts[r]*v.size)
 	}
-	own := x.ranks[f.c.Rank()]
+	if !write && !atomic {
+		x.cut(size)
+	}
 	if write {
 		m.load(v)
 	} else {
 		m.prepare(v)
 	}
-	if err := x.run(op, write); err != nil {
+	if err := x.run(op); err != nil {
 		return 0, err
 	}
+	own := x.ranks[f.c.Rank()]
 	n := own.end - own.start
 	if !write {
 		m.store(v, n)
@@ -167,68 +173,93 @@ func (v *View) collective(op string, write bool, i int64, b elem.Buffer, err err
 	return int(n / v.size), nil
 }
 
-// access returns the access of a rank to n bytes from the position start on. A read ends at the end
-// of the file, which has size bytes.
-func (v *View) access(rank int, start, n int64, write bool, size int64) access {
-	s := &v.streams[rank]
+// access returns the access of a rank to n bytes from the position start on.
+func (v *View) access(rank int, start, n int64) access {
 	a := access{start: start, end: start + n}
-	if n > 0 && !write {
-		a.end = max(start, s.before(size, a.end))
-	}
-	if a.end > a.start {
+	if n > 0 {
+		s := &v.streams[rank]
 		a.first, a.last = s.offset(a.start), s.offset(a.end-1)+1
 	}
 	return a
 }
 
-// run does the access, and agrees on its error.
-func (x *operation) run(op string, write bool) error {
-	f := x.v.f
-	low, high := int64(math.MaxInt64), int64(0)
+// cut ends the reads of all ranks at the end of the file, which has size bytes.
+func (x *operation) cut(size int64) {
+	for r, a := range x.ranks {
+		if a.end > a.start {
+			x.ranks[r] = x.v.access(r, a.start, max(x.v.streams[r].before(size, a.end)-a.start, 0))
+		}
+	}
+}
+
+// extent returns the range of the file that the ranks access.
+func (x *operation) extent() (low, high int64) {
+	low = math.MaxInt64
 	for _, a := range x.ranks {
 		if a.end > a.start {
 			low, high = min(low, a.first), max(high, a.last)
 		}
 	}
-	if high <= low {
-		return nil // no rank accesses anything
-	}
-	if x.direct(write) {
-		return f.agree(op, x.alone(write))
-	}
-	x.divide(low, high)
-	work := func() error { return x.read(op) }
-	if write {
-		work = func() error { return x.write(op) }
-	}
-	if f.atomic.Load() {
-		return x.atomically(op, low, high, write, work)
-	}
-	return work()
+	return low, high
 }
 
-// atomically does the work while rank 0 has a lock of the range that all ranks access. All ranks
+// run does the access, and agrees on its error.
+func (x *operation) run(op string) error {
+	low, high := x.extent()
+	switch f := x.v.f; {
+	case high <= low:
+		return nil // no rank accesses anything
+	case x.direct():
+		return f.agree(op, x.alone())
+	case x.atomic:
+		return x.atomically(op, low, high)
+	}
+	return x.together(op)
+}
+
+// together does the access in two phases, and agrees on its error.
+func (x *operation) together(op string) error {
+	low, high := x.extent()
+	if high <= low {
+		return nil // the file ends before all data
+	}
+	x.divide(low, high)
+	if x.writes {
+		return x.write(op)
+	}
+	return x.read(op)
+}
+
+// atomically does the access while rank 0 has a lock of the range that all ranks access. All ranks
 // have entered the call before rank 0 locks, and until rank 0 unlocks, no rank waits for anything
-// outside the call.
-func (x *operation) atomically(op string, low, high int64, write bool, work func() error) error {
+// outside the call. A read takes the size of the file under the lock, because without it a write
+// may have changed the size, and not yet written all of its data.
+func (x *operation) atomically(op string, low, high int64) error {
 	f := x.v.f
-	if f.c.Rank() > 0 {
-		if err := f.agree(op, nil); err != nil {
+	// The ranks learn that rank 0 has the lock, and the size of the file.
+	access := func(err error, size int64) error {
+		all, err := f.exchange(op, "lock", err, size)
+		if err != nil {
 			return err
 		}
-		return work()
+		if !x.writes {
+			x.cut(all[0])
+		}
+		return x.together(op)
+	}
+	if f.c.Rank() > 0 {
+		return access(nil, 0)
 	}
 	locked := false
 	var result error
-	err := f.locked(low, high, write, func() error {
+	err := f.locked(low, high, x.writes, func() error {
 		locked = true
-		if result = f.agree(op, nil); result == nil {
-			result = work()
-		}
+		size, err := f.size()
+		result = access(err, size)
 		return nil
 	})
 	if !locked {
-		return f.agree(op, err)
+		return access(err, 0)
 	}
 	if result == nil {
 		result = f.fail(op, f.c.Rank(), err)
@@ -237,16 +268,16 @@ func (x *operation) atomically(op string, low, high int64, write bool, work func
 }
 
 // direct reports whether each rank accesses the file itself. The result is the same on all ranks.
-func (x *operation) direct(write bool) bool {
+func (x *operation) direct() bool {
 	choice := x.h.cbRead
-	if write {
+	if x.writes {
 		choice = x.h.cbWrite
 	}
 	if choice != automatic {
 		return choice == disable
 	}
 	var list []access
-	long := !x.v.f.atomic.Load()
+	long := !x.atomic
 	for r, a := range x.ranks {
 		if a.end > a.start {
 			list = append(list, a)
@@ -261,8 +292,9 @@ func (x *operation) direct(write bool) bool {
 	return long || apart
 }
 
-// alone accesses the data of this rank without the others. In atomic mode it locks its own range.
-func (x *operation) alone(write bool) error {
+// alone accesses the data of this rank without the others. In atomic mode it locks its own range, and
+// a read ends where the file does.
+func (x *operation) alone() error {
 	v, a := x.v, &x.ranks[x.v.f.c.Rank()]
 	m := *x.m
 	if m.bytes = a.end - a.start; m.bytes == 0 {
@@ -271,12 +303,15 @@ func (x *operation) alone(write bool) error {
 	if m.plain != nil {
 		m.plain = m.plain[:m.bytes]
 	}
-	if write {
+	if x.writes {
 		_, err := v.writeAt(a.start, &m)
 		return err
 	}
 	n, err := v.readAt(a.start, &m)
-	if err == nil && n < m.bytes {
+	switch {
+	case x.atomic:
+		a.end = a.start + n
+	case err == nil && n < m.bytes:
 		err = fmt.Errorf("%w: another program has made the file shorter", io.ErrUnexpectedEOF)
 	}
 	return err

@@ -1,6 +1,7 @@
 package mpiio_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -219,6 +220,68 @@ func TestAtomic(t *testing.T) {
 			return err
 		})
 	})
+}
+
+// TestAtomicEnd appends blocks to a file while the ranks read it by collective calls. Each block has
+// gaps, so that its write makes the file longer in many steps. Each rank must find whole blocks only.
+func TestAtomicEnd(t *testing.T) {
+	const block, blocks = 1 << 14, 40
+	gaps := comm.Contiguous(64).Resized(0, 100)
+	for _, way := range []string{"enable", "disable"} {
+		t.Run(way, func(t *testing.T) {
+			overFabrics(t, []int{2, 3}, func(c *comm.Comm, name string) error {
+				own, err := c.Self()
+				if err != nil {
+					return err
+				}
+				written := make(chan error, 1)
+				return withFile(c, name, func(f *pio.File) error {
+					if err := errors.Join(f.SetAtomic(true), f.SetHints(pio.Hint{Key: "romio_cb_read", Value: way})); err != nil {
+						return err
+					}
+					if c.Rank() == 0 {
+						go func() {
+							written <- withFile(own, name, func(f *pio.File) error {
+								err := f.SetAtomic(true)
+								if err != nil {
+									return err
+								}
+								v, err := pio.NewView[byte](f, 0, gaps)
+								for i := 0; i < blocks && err == nil; i++ {
+									_, err = pio.WriteAt(v, bytes.Repeat([]byte{byte(i + 1)}, block), int64(i*block))
+								}
+								return err
+							}, pio.Hint{Key: "romio_ds_write", Value: "disable"})
+						}()
+					} else {
+						written <- nil
+					}
+					v, err := pio.NewView[byte](f, 0, gaps)
+					if err != nil {
+						return err
+					}
+					b := make([]byte, blocks*block)
+					for sum := 0; sum < blocks*c.Size(); {
+						n, err := pio.ReadAtAll(v, b, 0)
+						if err != nil || n%block != 0 {
+							return errors.Join(err, fmt.Errorf("%d bytes", n))
+						}
+						for i, x := range b[:n] {
+							if x != byte(i/block+1) {
+								return fmt.Errorf("byte %d of %d is %d", i, n, x)
+							}
+						}
+						total := make([]int, 1)
+						if err := comm.Allreduce(c, []int{n / block}, total, comm.Sum); err != nil {
+							return err
+						}
+						sum = total[0]
+					}
+					return <-written
+				})
+			})
+		})
+	}
 }
 
 // TestGaps lets the ranks write interleaved elements at the same time, by independent and by
