@@ -32,7 +32,7 @@ type inspectRequest struct {
 	stacks bool   // also write the stacks of the ranks' goroutines to files
 	dir    string // directory for these files; "": a new temporary directory
 	// then is called once, with the answer, by the goroutine that runs [run.control] or that ends
-	// the run. It must not block.
+	// the run; or, if run.control has ended, by one that has written the files. It must not block.
 	then func(a inspected)
 }
 
@@ -77,6 +77,12 @@ type lateInspection struct{ n int }
 type filesWritten struct {
 	requests []inspectRequest
 	answer   inspected
+}
+
+func (m filesWritten) reply() {
+	for _, q := range m.requests {
+		q.then(m.answer)
+	}
 }
 
 // inspect begins an inspection for a request. It queues the request if an inspection is under way
@@ -206,7 +212,9 @@ func (r *run) endRound() {
 		// it.
 		r.background.Go(func() {
 			written.answer.lines = append(slices.Clone(answer.lines), f.finish())
-			r.mail.post(written)
+			if !r.mail.post(written) {
+				written.reply()
+			}
 		})
 	}
 	for _, q := range a.requests {
@@ -237,9 +245,7 @@ func (r *run) lastLines(last map[int]string) (lines []string) {
 // requests wait for one and no other files are being written.
 func (r *run) stacksWritten(m filesWritten) {
 	r.writing--
-	for _, q := range m.requests {
-		q.then(m.answer)
-	}
+	m.reply()
 	r.nextInspection()
 }
 
@@ -278,9 +284,8 @@ func (r *run) rankNames() (names []string) {
 	return names
 }
 
-// dropRequests answers all requests that have no answer yet. run.close calls it when the run is
-// over and the goroutines that write files have ended. It also closes the mailbox, so that no
-// further requests come.
+// dropRequests answers all requests that have no answer yet, except those that wait for a goroutine
+// that writes files, which answers them. It also closes the mailbox, so that no further requests come.
 func (r *run) dropRequests() {
 	list := r.inspectQueue
 	if a := r.inspecting; a != nil {
@@ -294,9 +299,7 @@ func (r *run) dropRequests() {
 	for _, m := range r.mail.close() {
 		switch m := m.(type) {
 		case filesWritten:
-			for _, q := range m.requests {
-				q.then(m.answer)
-			}
+			m.reply()
 		case inspectRequest:
 			list = append(list, m)
 		case stateRequest:

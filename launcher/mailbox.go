@@ -29,12 +29,14 @@ func (m *mailbox) post(x any) bool {
 	return true
 }
 
-// close makes post refuse further messages, and returns those that [run.control] has not taken.
+// close makes post refuse further messages, and returns those that nobody has taken yet.
 func (m *mailbox) close() []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.over = true
-	return m.mail
+	mail := m.mail
+	m.mail = nil
+	return mail
 }
 
 // take removes all queued messages and returns them.

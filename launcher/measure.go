@@ -158,7 +158,8 @@ func (r *run) snapshot(figures []record.Figures) *live.Snapshot {
 }
 
 // askSnapshot returns the state of the job, with what its ranks have done. It blocks until gorun has
-// it, at most for answerTime, and not after the end of ctx. It returns nil if no rank runs. peers is measureRequest.peers.
+// it, at most for answerTime, and not after the end of ctx. While gorun reads what the ranks have left, the
+// snapshot says only how they ended. It is nil if no rank runs. peers is measureRequest.peers.
 func (s *session) askSnapshot(ctx context.Context, peers bool) *live.Snapshot {
 	r := s.current.Load()
 	if r == nil {
@@ -166,14 +167,14 @@ func (s *session) askSnapshot(ctx context.Context, peers bool) *live.Snapshot {
 	}
 	done := make(chan *live.Snapshot, 1)
 	if !r.mail.post(measureRequest{peers, func(m *live.Snapshot) { done <- m }}) {
-		return nil
+		return r.finalSnapshot()
 	}
 	select {
 	case m := <-done:
 		return m
 	case <-ctx.Done():
 		return nil
-	case <-time.After(answerTime): // gorun reads what the ranks have left
+	case <-time.After(answerTime):
 		return nil
 	}
 }

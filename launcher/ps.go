@@ -35,13 +35,14 @@ type stateRequest struct{ then func(*jobState) }
 // answerTime, and not after the end of ctx; then it returns what is known without an answer.
 func (r *run) askState(ctx context.Context) *jobState {
 	done := make(chan *jobState, 1)
-	if r.mail.post(stateRequest{func(s *jobState) { done <- s }}) {
-		select {
-		case s := <-done:
-			return s
-		case <-ctx.Done():
-		case <-time.After(answerTime):
-		}
+	if !r.mail.post(stateRequest{func(s *jobState) { done <- s }}) {
+		return r.stateIn("ending") // run.control has ended, so nobody changes the run
+	}
+	select {
+	case s := <-done:
+		return s
+	case <-ctx.Done():
+	case <-time.After(answerTime):
 	}
 	return &jobState{ID: r.id, PID: os.Getpid(), Phase: "ending", Began: r.begun, Name: r.job.Name}
 }
@@ -50,11 +51,15 @@ func (r *run) askState(ctx context.Context) *jobState {
 func (r *run) state() *jobState {
 	phase := "starting"
 	switch {
-	case r.ending || r.outcome != nil || r.phase == phaseOver:
+	case r.phase == phaseOver || r.ending || r.outcome != nil:
 		phase = "ending"
 	case r.phase == phaseRunning:
 		phase = "running"
 	}
+	return r.stateIn(phase)
+}
+
+func (r *run) stateIn(phase string) *jobState {
 	return &jobState{ID: r.id, PID: os.Getpid(), Ranks: len(r.ranks), Hosts: len(r.hosts), Phase: phase, Began: r.begun, Name: r.job.Name}
 }
 
