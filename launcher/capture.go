@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/weft-hpc/weft/launcher/internal/procs"
@@ -25,8 +26,15 @@ type captureRequest struct {
 	kind string        // Capture.Kind
 	time time.Duration // Capture.Time
 	// then is called once, by the goroutine that runs [run.control] or that ends the run. It must not block. It gets
-	// the ranks that ran at the beginning, and the number of their files. An empty list means that no rank runs.
-	then func(infos []rankInfo, file int)
+	// what has been captured. No ranks in it means that no rank runs.
+	then func(capturedFiles)
+}
+
+// capturedFiles is the result of a capture on the hosts.
+type capturedFiles struct {
+	infos []rankInfo // the ranks that ran at the beginning
+	file  int        // number of their files
+	late  []string   // names of the hosts that have not answered in time, and whose files may not be complete
 }
 
 // capture is a capture under way.
@@ -52,7 +60,7 @@ func (r *run) beginCapture(q captureRequest) {
 		c.infos = r.rankInfos(true)
 	}
 	if len(c.infos) == 0 {
-		q.then(nil, 0)
+		q.then(capturedFiles{})
 		return
 	}
 	for i := range c.infos {
@@ -94,7 +102,12 @@ func (r *run) endCapture() {
 	if c.kind == proto.CaptureTrace {
 		r.compareClocks()
 	}
-	c.then(c.infos, c.file)
+	found := capturedFiles{infos: c.infos, file: c.file}
+	for i := range c.silent {
+		found.late = append(found.late, r.nameOf(i))
+	}
+	slices.Sort(found.late)
+	c.then(found)
 }
 
 var errNoRankRuns = errors.New("no rank runs")
@@ -105,25 +118,24 @@ func (p pageSource) Capture(ctx context.Context, kind string, d time.Duration) (
 	if r == nil {
 		return c, errNoRankRuns
 	}
-	var infos []rankInfo
-	var file int
-	done := make(chan struct{}) // closed when infos and file are set
-	if !r.mail.post(captureRequest{kind, d, func(i []rankInfo, f int) { infos, file = i, f; close(done) }}) {
+	done := make(chan capturedFiles, 1)
+	if !r.mail.post(captureRequest{kind, d, func(files capturedFiles) { done <- files }}) {
 		return c, errNoRankRuns
 	}
+	var files capturedFiles
 	select {
-	case <-done:
+	case files = <-done:
 	case <-ctx.Done():
 		return c, context.Cause(ctx)
 	}
-	if len(infos) == 0 {
+	if len(files.infos) == 0 {
 		return c, errNoRankRuns
 	}
 	out, err := procs.UnnamedFile("weft-capture", true)
 	if err != nil {
 		return c, withoutPath(err)
 	}
-	if c.Lines, err = r.readCapture(ctx, out, kind, infos, file); err != nil {
+	if c.Lines, err = r.readCapture(ctx, out, kind, files); err != nil {
 		_ = out.Close()
 		return ui.Captured{}, withoutPath(err)
 	}
@@ -136,15 +148,18 @@ func (p pageSource) Capture(ctx context.Context, kind string, d time.Duration) (
 
 // readCapture reads the files of the ranks, and writes the trace or the profile of all ranks to out. lines say what
 // the result lacks.
-func (r *run) readCapture(ctx context.Context, out *os.File, kind string, infos []rankInfo, file int) (lines []string, err error) {
+func (r *run) readCapture(ctx context.Context, out *os.File, kind string, files capturedFiles) (lines []string, err error) {
 	var ranks int
 	if kind == proto.CaptureTrace {
 		r.clocks.wait(ctx)
-		ranks, lines, err = r.convertTrace(out, trace.Perfetto, infos, file)
+		ranks, lines, err = r.convertTrace(out, trace.Perfetto, files.infos, files.file)
 	} else {
 		lost := make(map[lostProfiles]map[string][]int)
-		ranks, err = r.mergeProfiles(out, infos, file, loseTo(lost, kind))
+		ranks, err = r.mergeProfiles(out, files.infos, files.file, loseTo(lost, kind))
 		lines = lostLines([]string{kind}, lost)
+	}
+	for _, host := range files.late {
+		lines = append(lines, fmt.Sprintf("%s has not answered in time: the %s may lack something of its ranks", host, kind))
 	}
 	if err == nil && ranks == 0 {
 		err = errors.New("there is none")

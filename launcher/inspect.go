@@ -305,7 +305,7 @@ func (r *run) dropRequests() {
 		case stateRequest:
 			m.then(r.state())
 		case captureRequest:
-			m.then(nil, 0)
+			m.then(capturedFiles{})
 		case measureRequest:
 			measures = append(measures, m)
 		}
@@ -313,7 +313,7 @@ func (r *run) dropRequests() {
 	r.dropMeasurements(measures)
 	if c := r.capturing; c != nil {
 		r.capturing = nil
-		c.then(nil, 0)
+		c.then(capturedFiles{})
 	}
 	for _, q := range list {
 		q.then(inspected{lines: []string{jobEnded}})

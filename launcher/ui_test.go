@@ -96,3 +96,18 @@ func TestFinalSnapshot(t *testing.T) {
 	}
 	require.Equal(t, []string{"ended", "failed", "ended", "failed", "not started"}, states)
 }
+
+// TestCaptureOfASilentHost: a host has not ended its part of a capture in time, so its files may not be complete.
+func TestCaptureOfASilentHost(t *testing.T) {
+	r := tracedRun()
+	var got capturedFiles
+	request := captureRequest{kind: "cpu", then: func(files capturedFiles) { got = files }}
+	r.capturing = &capture{captureRequest: request, infos: r.rankInfos(false), file: 5, silent: map[int]bool{0: true, 1: true}}
+	r.handle(proto.Captured{File: 5, Index: 0})
+	require.Empty(t, got.infos)
+	r.handle(lateCapture{4})
+	require.Empty(t, got.infos)
+	r.handle(lateCapture{5})
+	require.Len(t, got.infos, 6)
+	require.Equal(t, []string{"node2"}, got.late)
+}
