@@ -44,10 +44,13 @@ func (s *Session) Close() error { return s.in().Close() }
 
 // Psets returns the names of the sets of processes that this process is in
 // (MPI_Session_get_num_psets, MPI_Session_get_nth_pset): "mpi://WORLD": all processes of the job;
-// "mpi://SELF": the caller; "weft://HOST": the processes on the caller's host. Psets is local.
+// "mpi://SELF": the caller; "weft://HOST": the processes on the caller's host; and, if gorun has
+// started the job, "weft://APP/n": the processes that run program n of the job, counted from 0 in the
+// order of the command line. Psets is local.
 func (s *Session) Psets() ([]string, error) { return s.in().Psets() }
 
-// Group returns the group of the processes of a set (MPI_Group_from_session_pset). Group is local.
+// Group returns the group of the processes of a set (MPI_Group_from_session_pset), in the order of
+// their ranks. The caller need not be in the set weft://APP/n. Group is local.
 // Errors: ErrArg if there is no set with this name.
 func (s *Session) Group(pset string) (Group, error) {
 	g, err := s.in().Group(pset)

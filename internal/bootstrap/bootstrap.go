@@ -24,6 +24,7 @@ import (
 type World struct {
 	Rank, Size int
 	AppNum     int      // number of the program of an MPMD job that this rank runs
+	AppOf      []int    // the same number for each rank; nil: not known
 	Names      []string // the host name of each host, by its number; empty: not known
 	Slots      int      // number of slots of the job's hosts (MPI_UNIVERSE_SIZE); 0: not known
 	HostOf     []int    // HostOf[r] is the number of the host of rank r; hosts are numbered from 0 without gaps

@@ -42,7 +42,7 @@ func openNative(ctx context.Context, getenv func(string) string) (*World, error)
 	}
 	w := &World{
 		Rank: rank, Size: card.Size,
-		AppNum: valueAt(card.AppNums, rank), HostOf: expand(card.HostOf, card.Size),
+		AppNum: valueAt(card.AppNums, rank), AppOf: expand(card.AppNums, card.Size), HostOf: expand(card.HostOf, card.Size),
 		JobID: card.JobID, Secret: [32]byte(card.Secret), Launcher: native, Params: set,
 		Names: card.Names, Slots: card.Slots, Cores: card.Cores, Hosts: card.Hosts, BasePort: card.BasePort, Addrs: card.Addrs, Epoch: card.Epoch,
 		Spawned: card.Group > 0,

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -157,14 +159,20 @@ const (
 	psetWorld = "mpi://WORLD" // all processes of the job
 	psetSelf  = "mpi://SELF"  // the caller
 	psetHost  = "weft://HOST" // the processes of the caller's host
+	psetApp   = "weft://APP/" // followed by the number of a program: the processes that run it
 )
 
 // Psets implements comm.Session.Psets, which documents the call.
 func (s *Session) Psets() ([]string, error) {
-	if _, err := s.live("Psets"); err != nil {
+	j, err := s.live("Psets")
+	if err != nil {
 		return nil, err
 	}
-	return []string{psetWorld, psetSelf, psetHost}, nil
+	list := []string{psetWorld, psetSelf, psetHost}
+	if w := j.world; w.AppOf != nil {
+		list = append(list, psetApp+strconv.Itoa(w.AppNum))
+	}
+	return list, nil
 }
 
 // Group implements comm.Session.Group, which documents the call.
@@ -180,15 +188,25 @@ func (s *Session) Group(pset string) (Group, error) {
 	case psetSelf:
 		return j.groupOf([]int{w.Rank}), nil
 	case psetHost:
-		var ranks []int
-		for r, host := range w.HostOf {
-			if host == w.HostOf[w.Rank] {
-				ranks = append(ranks, r)
-			}
+		return j.groupOf(indexesOf(w.HostOf, w.HostOf[w.Rank])), nil
+	}
+	if text, ok := strings.CutPrefix(pset, psetApp); ok {
+		n, err := strconv.Atoi(text)
+		if ranks := indexesOf(w.AppOf, n); err == nil && ranks != nil && text == strconv.Itoa(n) {
+			return j.groupOf(ranks), nil
 		}
-		return j.groupOf(ranks), nil
 	}
 	return Group{}, s.fail("Group", fmt.Errorf("%w: no process set %q", ErrArg, pset))
+}
+
+// indexesOf returns the indexes of the elements of list that are equal to v, in ascending order.
+func indexesOf(list []int, v int) (at []int) {
+	for i, x := range list {
+		if x == v {
+			at = append(at, i)
+		}
+	}
+	return at
 }
 
 // sessionBit is set in the ids of communicators that sessions make, and of their partitions (see

@@ -1,4 +1,5 @@
-// Session uses sessions without Init. With an argument it calls comm.Main after them.
+// Session uses sessions without Init. With the argument main it calls comm.Main after them. With the
+// argument apps it connects the two programs of its job.
 package main
 
 import (
@@ -6,11 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/weft-hpc/weft/comm"
 )
 
 func main() {
+	if slices.Contains(os.Args, "apps") {
+		if err := connect(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	for round := range 2 { // again after Close
 		if err := use(round); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -23,6 +32,38 @@ func main() {
 			return err
 		})
 	}
+}
+
+// connect makes an intercommunicator of the two programs.
+func connect() error {
+	s, err := comm.Open(context.Background())
+	if err != nil {
+		return err
+	}
+	var groups [2]comm.Group
+	own := 0
+	for n := range groups {
+		if groups[n], err = s.Group(fmt.Sprintf("weft://APP/%d", n)); err != nil {
+			return err
+		}
+		if groups[n].Rank() != comm.Undefined {
+			own = n
+		}
+	}
+	for _, name := range []string{"weft://APP/2", "weft://APP/-1", "weft://APP/00", "weft://APP/"} {
+		if _, err := s.Group(name); !errors.Is(err, comm.ErrArg) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	c, err := s.Intercomm(groups[own], 0, groups[1-own], 0, "programs")
+	if err != nil {
+		return err
+	}
+	sum, err := comm.AllreduceOne(c, 3+c.Rank(), comm.Sum) // of the other program
+	if own == 0 && c.Rank() == 0 {
+		fmt.Printf("program %d of 2: [%d %d], sum %d\n", own, groups[0].Size(), groups[1].Size(), sum)
+	}
+	return errors.Join(err, c.Free(), s.Close())
 }
 
 // library is a part of the program that knows nothing of the others.
