@@ -55,11 +55,29 @@ func overFabrics(t *testing.T, counts []int, f func(c *comm.Comm) error) {
 	over(t, fabrics, counts, f)
 }
 
-// overMortal is overFabrics for an f in which ranks die.
-func overMortal(t *testing.T, counts []int, f func(c *comm.Comm) error) {
+// runJob starts a subtest with a job of n ranks.
+type runJob = func(name string, n int, job func(c *comm.Comm) error)
+
+// overMortal calls f for each fabric over which ranks can die. f calls run for each of its jobs, with the
+// job's number of ranks. Most fabrics notice a death after a second, so all jobs of a fabric run at the same time.
+func overMortal(t *testing.T, f func(run runJob)) {
 	t.Helper()
-	immortal := func(fab fabric) bool { return fab.immortal }
-	over(t, slices.DeleteFunc(slices.Clone(fabrics), immortal), counts, f)
+	for _, fab := range fabrics {
+		if fab.immortal {
+			continue
+		}
+		t.Run(fab.name, func(t *testing.T) {
+			f(func(name string, n int, job func(c *comm.Comm) error) {
+				if raceEnabled {
+					n = min(n, 5) // as in over
+				}
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					ranks(t, n, job, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+				})
+			})
+		})
+	}
 }
 
 func over(t *testing.T, fabrics []fabric, counts []int, f func(c *comm.Comm) error) {

@@ -162,16 +162,17 @@ func TestContextEndsCollective(t *testing.T) {
 // TestDeadRank kills a rank while the other ranks wait for it in calls of each kind. These calls
 // must fail, over each fabric.
 func TestDeadRank(t *testing.T) {
-	for name, f := range map[string]func(c *comm.Comm) error{
+	calls := map[string]func(c *comm.Comm) error{
 		"Recv":      func(c *comm.Comm) error { _, err := comm.Recv(c, []int{1}, 1, 0); return err },
 		"Send":      func(c *comm.Comm) error { return comm.Send(c, make([]int, 1<<18), 1, 0) },
 		"Ssend":     func(c *comm.Comm) error { return comm.Ssend(c, []int{1}, 1, 0) },
 		"Probe":     func(c *comm.Comm) error { _, err := c.Probe(1, 0); return err },
 		"Barrier":   (*comm.Comm).Barrier,
 		"Allreduce": func(c *comm.Comm) error { return comm.Allreduce(c, []int{1}, []int{1}, comm.Sum) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			overMortal(t, []int{3}, func(world *comm.Comm) error {
+	}
+	overMortal(t, func(run runJob) {
+		for name, f := range calls {
+			run(name, 3, func(world *comm.Comm) error {
 				c, err := world.Dup()
 				if err != nil {
 					return err
@@ -186,8 +187,8 @@ func TestDeadRank(t *testing.T) {
 				commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 				return nil
 			})
-		})
-	}
+		}
+	})
 }
 
 // TestFinalizeAfterDeath: if a rank has died, Finalize returns an error and closes everything.

@@ -273,10 +273,10 @@ func ring(c *comm.Comm) (*comm.Graph, error) {
 
 // TestDeadNeighbor kills a rank while its neighbours make neighbour collectives. They must fail.
 func TestDeadNeighbor(t *testing.T) {
-	// Over some fabrics each job takes a second, after which the death is noticed.
-	for length, counts := range map[int][]int{1: {3}, 1000: {2, 5}, 10000: {3}} {
-		t.Run(fmt.Sprint(length), func(t *testing.T) {
-			overMortal(t, counts, func(c *comm.Comm) error {
+	overMortal(t, func(run runJob) {
+		for _, x := range []struct{ length, n int }{{1, 3}, {1000, 2}, {1000, 5}, {10000, 3}} {
+			length := x.length
+			run(fmt.Sprintf("%d/%d", length, x.n), x.n, func(c *comm.Comm) error {
 				g, err := ring(c)
 				if err != nil {
 					return err
@@ -303,8 +303,8 @@ func TestDeadNeighbor(t *testing.T) {
 				commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
 				return nil
 			})
-		})
-	}
+		}
+	})
 }
 
 // TestNeighborsDisagree: ranks whose calls differ get an error that says how.

@@ -76,7 +76,7 @@ func TestWindowOfRevokedComm(t *testing.T) {
 // error. Then Free frees the window.
 func TestKilledTarget(t *testing.T) {
 	type win = *comm.Win[int]
-	for name, call := range map[string]func(w win) error{
+	calls := map[string]func(w win) error{
 		"Put": func(w win) error {
 			return first(w.Lock(1, comm.LockShared), w.Put(make([]int, 5000), 1, 0), w.Unlock(1))
 		},
@@ -102,44 +102,40 @@ func TestKilledTarget(t *testing.T) {
 		"Start": func(w win) error { return w.Start([]int{1}) },
 		"Wait":  func(w win) error { return first(w.Post([]int{1}), w.Wait()) },
 		"Free":  func(w win) error { return w.Free() },
-	} {
-		for _, fab := range fabrics {
-			if fab.immortal {
-				continue
-			}
-			t.Run(name+"/"+fab.name, func(t *testing.T) {
-				dead := make(chan struct{})
-				ranks(t, 3, func(c *comm.Comm) error {
-					w, err := comm.NewWin[int](c, 5000)
-					if err != nil {
-						return err
-					}
-					meet := c.Barrier()
-					if c.Rank() == 1 {
-						commtest.Kill(c)
-						close(dead)
-						return first(meet, wantErr("the dead", w.Lock(0, comm.LockShared), comm.ErrClosed, "Lock"))
-					}
-					// Fence and Wait wait for a call of rank 1, so they may also start before its
-					// death.
-					if name != "Fence" && name != "Wait" {
-						<-dead
-					}
-					err = call(w)
-					// Free returns nil if another rank has revoked the window, because its own Free
-					// failed.
-					if unless(err, comm.ErrProcFailed, comm.ErrRevoked) != nil || err == nil && name != "Free" {
-						return fmt.Errorf("%s: %w", name, err)
-					}
-					if err := unless(w.Free(), comm.ErrWin, comm.ErrProcFailed, comm.ErrRMASync); err != nil {
-						return err
-					}
-					commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
-					return nil
-				}, append([]commtest.Option{commtest.WithProviders(fab.open())}, fab.opts...)...)
+	}
+	overMortal(t, func(run runJob) {
+		for name, call := range calls {
+			dead := make(chan struct{})
+			run(name, 3, func(c *comm.Comm) error {
+				w, err := comm.NewWin[int](c, 5000)
+				if err != nil {
+					return err
+				}
+				meet := c.Barrier()
+				if c.Rank() == 1 {
+					commtest.Kill(c)
+					close(dead)
+					return first(meet, wantErr("the dead", w.Lock(0, comm.LockShared), comm.ErrClosed, "Lock"))
+				}
+				// Fence and Wait wait for a call of rank 1, so they may also start before its
+				// death.
+				if name != "Fence" && name != "Wait" {
+					<-dead
+				}
+				err = call(w)
+				// Free returns nil if another rank has revoked the window, because its own Free
+				// failed.
+				if unless(err, comm.ErrProcFailed, comm.ErrRevoked) != nil || err == nil && name != "Free" {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+				if err := unless(w.Free(), comm.ErrWin, comm.ErrProcFailed, comm.ErrRMASync); err != nil {
+					return err
+				}
+				commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
+				return nil
 			})
 		}
-	}
+	})
 }
 
 // TestLockOfFailedRank: if a rank that holds a lock dies, the next rank gets the lock.
@@ -182,7 +178,7 @@ func TestLockOfFailedRank(t *testing.T) {
 		commtest.Kill(c)
 		return nil
 	}
-	overMortal(t, []int{3}, holder)
+	overMortal(t, func(run runJob) { run("3", 3, holder) })
 }
 
 // TestFreeWhileOthersAreInEpochs: Free waits for other ranks that are in an epoch, and meanwhile

@@ -85,9 +85,21 @@ func WithScript(p transport.Provider, script string) transport.Provider {
 	return scripted{p, script}
 }
 
+var scriptMu sync.Mutex // guards the script in the environment
+
+// setScript does not set a script again, because other domains may be reading it.
+func setScript(script string) error {
+	scriptMu.Lock()
+	defer scriptMu.Unlock()
+	if os.Getenv(ScriptVariable) == script {
+		return nil
+	}
+	return os.Setenv(ScriptVariable, script)
+}
+
 // Open opens a domain of testprov with the script.
 func (p scripted) Open(cfg transport.Config) (transport.Domain, error) {
-	if err := os.Setenv(ScriptVariable, p.script); err != nil {
+	if err := setScript(p.script); err != nil {
 		return nil, fmt.Errorf("set the script: %w", err)
 	}
 	return p.Provider.Open(cfg)
