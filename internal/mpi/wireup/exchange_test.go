@@ -85,6 +85,8 @@ func (v *vector) Insert(addrs []transport.Address) (transport.Addr, error) {
 	return transport.Addr(first), nil
 }
 
+func (v *vector) Len() int { return len(v.addrs) }
+
 // TestExchange checks that all ranks get the addresses of all, an empty one for a rank that cannot open the
 // transport, by about as many requests as there are hosts and values of lists.
 func TestExchange(t *testing.T) {

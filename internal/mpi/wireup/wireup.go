@@ -252,8 +252,7 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	case av.Len() == w.Size:
 		how = byTransport
 	case w.Listener != nil && w.BasePort > 0 && attr.Caps.Has(transport.CapSymmetric):
-		how = fmt.Sprintf("symmetrically, from port %d on", w.BasePort)
-		err = insertSymmetric(w, av)
+		how, err = insertSymmetric(w, av)
 	case w.Listener != nil && len(w.Addrs) == w.Size && sameAddress(string(ep.Address()), w.Addrs[w.Rank]):
 		how = "in bulk, from the launcher's list"
 		addrs := make([]transport.Address, w.Size)
@@ -274,12 +273,15 @@ func insertAddresses(ctx context.Context, w *bootstrap.World, name string, attr 
 	return how, nil
 }
 
-// insertSymmetric computes the addresses of all ranks and inserts them into av: the ranks of a host
-// have consecutive ports from w.BasePort on. One call of InsertSym inserts consecutive ranks of one
-// host. Afterwards insertSymmetric checks the first and the last address.
-func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
+// block is a range of ranks whose addresses one call of InsertSym inserts: services ranks on each of
+// several hosts with consecutive IP addresses. On each host they have the ports from port on.
+type block struct{ first, host, hosts, port, services int }
+
+// blocksOf divides the ranks into as few blocks as possible. The ranks of a host have consecutive ports
+// from w.BasePort on.
+func blocksOf(w *bootstrap.World) (list []block) {
 	next := make([]int, len(w.Hosts)) // by host: number of its ports that the ranks up to here use
-	var ends [2]string                // the addresses of the first and the last rank
+	var after netip.Addr              // the IP address that follows those of the last block
 	for rank := 0; rank < w.Size; {
 		host := w.HostOf[rank]
 		n := 1
@@ -287,30 +289,61 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) error {
 			n++
 		}
 		port := w.BasePort + next[host]
-		first, err := av.InsertSym(w.Hosts[host], 1, strconv.Itoa(port), n)
-		if err != nil {
-			return fmt.Errorf("insert %d addresses from %s port %d: %w", n, w.Hosts[host], port, err)
+		ip, _ := netip.ParseAddr(w.Hosts[host]) // the address vector returns an error if it is none
+		if k := len(list) - 1; k >= 0 && ip.IsValid() && ip == after && list[k].port == port && list[k].services == n {
+			list[k].hosts++
+		} else {
+			list = append(list, block{rank, host, 1, port, n})
 		}
-		if int(first) != rank {
-			return fmt.Errorf("the address of rank %d has index %d", rank, first)
-		}
-		if rank == 0 {
-			ends[0] = net.JoinHostPort(w.Hosts[host], strconv.Itoa(port))
-		}
+		after = ip.Next()
 		next[host] += n
 		rank += n
-		ends[1] = net.JoinHostPort(w.Hosts[host], strconv.Itoa(port+n-1))
 	}
-	for i, rank := range []int{0, w.Size - 1} {
+	return list
+}
+
+// insertSymmetric computes the addresses of all ranks and inserts them into av, by one call of InsertSym
+// for each block. If there are more blocks than hosts, because the ranks are not placed host by host, or
+// if InsertSym fails, one call of Insert inserts the addresses. Afterwards insertSymmetric checks the first
+// and the last address.
+func insertSymmetric(w *bootstrap.World, av transport.AddressVector) (how string, err error) {
+	how = fmt.Sprintf("symmetrically, from port %d on", w.BasePort)
+	list := blocksOf(w)
+	var failed error
+	if len(list) <= len(w.Hosts) {
+		for _, b := range list {
+			var first transport.Addr
+			if first, failed = av.InsertSym(w.Hosts[b.host], b.hosts, strconv.Itoa(b.port), b.services); failed != nil {
+				failed = fmt.Errorf("insert %d addresses from %s port %d: %w", b.hosts*b.services, w.Hosts[b.host], b.port, failed)
+				break
+			}
+			if int(first) != b.first {
+				return how, fmt.Errorf("the address of rank %d has index %d", b.first, first)
+			}
+		}
+	}
+	addrs := make([]transport.Address, w.Size)
+	next := make([]int, len(w.Hosts))
+	for rank, host := range w.HostOf {
+		addrs[rank] = transport.Address(net.JoinHostPort(w.Hosts[host], strconv.Itoa(w.BasePort+next[host])))
+		next[host]++
+	}
+	if av.Len() < w.Size {
+		how = fmt.Sprintf("in bulk, computed from port %d on", w.BasePort)
+		if err := insertAll(av, addrs[av.Len():]); err != nil {
+			return how, errors.Join(failed, err)
+		}
+	}
+	for _, rank := range []int{0, w.Size - 1} {
 		got, err := av.Lookup(transport.Addr(rank))
 		if err != nil {
-			return fmt.Errorf("look up the address of rank %d: %w", rank, err)
+			return how, fmt.Errorf("look up the address of rank %d: %w", rank, err)
 		}
-		if !sameAddress(string(got), ends[i]) {
-			return fmt.Errorf("the address of rank %d should be %s, but the vector has %s", rank, ends[i], got)
+		if !sameAddress(string(got), string(addrs[rank])) {
+			return how, fmt.Errorf("the address of rank %d should be %s, but the vector has %s", rank, addrs[rank], got)
 		}
 	}
-	return nil
+	return how, nil
 }
 
 // sameAddress reports whether two texts of an IP address and a port mean the same address. It
@@ -321,14 +354,15 @@ func sameAddress(a, b string) bool {
 	return errX == nil && errY == nil && x == y
 }
 
-// insertAll inserts the addresses of all ranks, in rank order, into av, which is empty.
+// insertAll inserts the addresses of all ranks that av does not have yet, in rank order.
 func insertAll(av transport.AddressVector, addrs []transport.Address) error {
+	n := av.Len()
 	first, err := av.Insert(addrs)
 	if err != nil {
 		return fmt.Errorf("insert %d addresses: %w", len(addrs), err)
 	}
-	if first != 0 {
-		return fmt.Errorf("the first address has index %d", first)
+	if int(first) != n {
+		return fmt.Errorf("the first of %d further addresses has index %d, not %d", len(addrs), first, n)
 	}
 	return nil
 }
