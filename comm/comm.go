@@ -149,7 +149,8 @@ const (
 	L3Cache                 // a cache of level 3
 	Core                    // a physical core
 	// Narrower stands for the widest of these kinds for which the ranks of the communicator run on
-	// several pieces of hardware.
+	// several pieces of hardware. If there is none, no rank gets a new communicator. So a program that
+	// splits by Narrower again and again comes to an end.
 	Narrower Hardware = -1
 )
 

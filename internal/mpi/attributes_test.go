@@ -232,6 +232,9 @@ func TestSplitHardware(t *testing.T) {
 		n, err := c.SplitHardware(comm.Narrower, 0) // the hosts differ
 		require.NoError(t, err)
 		require.Equal(t, h.Size(), n.Size())
+		none, err := h.SplitHardware(comm.Narrower, 0) // the ranks are goroutines of one process
+		require.NoError(t, err)
+		require.Nil(t, none)
 		for kind := comm.Package; kind <= comm.Core; kind++ {
 			p, err := h.SplitHardware(kind, 0)
 			require.NoError(t, err)

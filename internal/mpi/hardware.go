@@ -71,18 +71,22 @@ func (c *Comm) SplitHardware(kind Hardware, key int) (*Comm, error) {
 	if err := c.Allgather(elem.View([]place{own}), elem.View(all)); err != nil {
 		return nil, RenamedTo(err, name)
 	}
-	return c.split(name, own.color(narrower(all)), key)
+	color := Undefined
+	if kind, ok := narrower(all); ok {
+		color = own.color(kind)
+	}
+	return c.split(name, color, key)
 }
 
-// narrower returns the widest kind of hardware for which the ranks do not all use the same piece.
-// If there is none, it returns the narrowest kind.
-func narrower(all []place) Hardware {
+// narrower returns the widest kind of hardware for which the ranks do not all use the same piece. ok is
+// false if there is none.
+func narrower(all []place) (kind Hardware, ok bool) {
 	for k := Host; k < hardwareKinds; k++ {
 		for i := range all {
 			if all[i].color(k) != all[0].color(k) {
-				return k
+				return k, true
 			}
 		}
 	}
-	return Core
+	return 0, false
 }

@@ -154,6 +154,9 @@ func (k *call) comms() error {
 	if near == nil || kind == comm.Host && near.Size() != k.c.Size() { // all ranks run on one host
 		return fmt.Errorf("%d of %d ranks run on this host", near.Size(), k.c.Size())
 	}
+	if kind == comm.Narrower && near.Size() == k.c.Size() {
+		return fmt.Errorf("a split by Narrower gives a communicator of all %d ranks", near.Size())
+	}
 	name := fmt.Sprint("near ", k.c.Rank())
 	if near.SetName(name); near.Name() != name {
 		return fmt.Errorf("the name is %q instead of %q", near.Name(), name)
