@@ -22,9 +22,11 @@ func floats(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// TestNoAllocation checks that no rank allocates in a call in steady state.
+// TestNoAllocation checks that no rank allocates in a call in steady state. How many messages are under way
+// at the same time depends on the scheduler, and colltest allocates when there are more than ever before. So
+// one of several measurements without an allocation is enough.
 func TestNoAllocation(t *testing.T) {
-	const runs = 20
+	const runs, measurements = 20, 5
 	for _, a := range coll.Algorithms() {
 		for _, n := range []int{2, 5, 8} {
 			cfg := coll.DefaultConfig()
@@ -32,7 +34,7 @@ func TestNoAllocation(t *testing.T) {
 			cfg.SegmentBytes = 64
 			op := sum64()
 			w := colltest.New(n, colltest.Options{})
-			var allocs float64
+			allocs := math.Inf(1)
 			errs := w.Run(func(l *colltest.Link) error {
 				send, recv := make([]byte, 8*40), make([]byte, 8*40)
 				counts, displs := make([]int, n), make([]int, n)
@@ -52,9 +54,11 @@ func TestNoAllocation(t *testing.T) {
 				for range 5 {
 					once()
 				}
-				if failed == nil && l.Rank() == 0 {
-					allocs = testing.AllocsPerRun(runs, once)
-				} else {
+				for range measurements {
+					if failed == nil && l.Rank() == 0 {
+						allocs = min(allocs, testing.AllocsPerRun(runs, once))
+						continue
+					}
 					for range runs + 1 {
 						once()
 					}
