@@ -23,7 +23,7 @@ func TestTop(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, out, errs := gorun(t, "-top", pid)
 		require.Zero(t, code, errs)
-		return regexp.MustCompile(`(?m)^0 .* in Barrier 2 of world\n1 .* in Barrier 2 of world\n2 .* running$`).MatchString(out)
+		return regexp.MustCompile(`(?m)^0 .* in Barrier 2 of world\n1 .* in Barrier 2 of world\n2 .* 100 % .* waits for a message of rank 0 in world$`).MatchString(out)
 	}, time.Minute, time.Millisecond)
 	code, errs := j.stop(t)
 	require.Equal(t, 143, code, errs)
@@ -71,7 +71,8 @@ func TestMetricsServer(t *testing.T) {
 		code, text := get()
 		return code == http.StatusOK && strings.Count(text, `weft_calls_total{rank="`) >= 3 &&
 			regexp.MustCompile(`weft_in_collective\{rank="1",host="[^"]+"\} 1\n`).MatchString(text) &&
-			regexp.MustCompile(`weft_in_collective\{rank="2",host="[^"]+"\} 0\n`).MatchString(text) && strings.HasSuffix(text, "# EOF\n")
+			regexp.MustCompile(`weft_in_collective\{rank="2",host="[^"]+"\} 0\n`).MatchString(text) &&
+			regexp.MustCompile(`weft_waiting\{rank="2",host="[^"]+"\} 1\n`).MatchString(text) && strings.HasSuffix(text, "# EOF\n")
 	}, time.Minute, time.Millisecond)
 
 	for range 200 { // more than the server accepts; it closes the others

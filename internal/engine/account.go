@@ -36,6 +36,8 @@ type account struct {
 	// the engine has recorded no reading of the clock since it began to wait.
 	since time.Duration
 	now   time.Duration // latest recorded reading of Engine.clock
+	// The record says that the rank waits.
+	recorded bool
 }
 
 // Account returns the number of messages and bytes that this rank has sent and received since New,
@@ -139,4 +141,36 @@ func (e *Engine) addWait(w *waiter) {
 	}
 	a.Waited += a.now - a.since
 	a.since = 0
+	if a.recorded {
+		a.recorded = false
+		e.record.WaitEnds()
+	}
+}
+
+// recordWait records what the program waits for, before the rank sleeps. w is the waiter of the goroutine
+// that sleeps; nil: the background goroutine. If several goroutines wait, recordWait chooses one.
+func (e *Engine) recordWait(w *waiter) {
+	a := &e.account
+	if e.record == nil || a.since == 0 || a.recorded {
+		return
+	}
+	for i := 0; (w == nil || w.background || w.passive) && i < len(e.parked); i++ {
+		w = e.parked[i]
+	}
+	kind, c, peer, tag := record.WaitOther, (*Context)(nil), int32(wild), int32(wild)
+	switch {
+	case w == nil:
+	case w.request != nil && w.request.kind == kindSend:
+		kind, c, peer, tag = record.WaitSend, w.request.ctx, w.request.peer, w.request.tag
+	case w.request != nil && w.request.kind == kindRecv:
+		kind, c, peer, tag = record.WaitRecv, w.request.ctx, w.request.peer, w.request.tag
+	case w.from != nil && w.word == nil:
+		kind, c, peer, tag = record.WaitProbe, w.from, w.key.source, w.key.tag
+	}
+	comm, how := record.OtherComm, record.Protocol(0)
+	if c != nil && c.recorded {
+		comm, how = c.record, c.kind
+	}
+	e.record.Waits(kind, comm, peer, tag, how)
+	a.recorded = true
 }

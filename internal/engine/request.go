@@ -532,7 +532,7 @@ func (e *Engine) awaitRequest(ctx context.Context, r *request) error {
 	gen := r.gen
 	w := e.newWaiter()
 	w.passive = r.kind == kindTask
-	r.waiter = w
+	r.waiter, w.request = w, r
 	err := e.await(ctx, w)
 	if r.gen == gen { // otherwise another goroutine has collected the request, and the slot may have a new one
 		r.waiter = nil

@@ -68,6 +68,7 @@ type waiter struct {
 	bounded bool          // the call has a context.Context that may end the wait
 	slept   bool          // the goroutine was parked during this wait
 	sema    chan struct{} // unpark sends to it, to end park; has room for one value
+	request *request      // in Engine.awaitRequest: that for which the goroutine waits; otherwise nil
 	awaited
 
 	index int     // index in Engine.parked, if parked is set
@@ -103,7 +104,7 @@ func (e *Engine) newWaiter() *waiter {
 }
 
 func (e *Engine) freeWaiter(w *waiter) {
-	w.ready, w.passive, w.longWait, w.slept = false, false, false, false
+	w.ready, w.passive, w.longWait, w.slept, w.request = false, false, false, false, nil
 	w.next = e.freeWaiters
 	e.freeWaiters = w
 }
@@ -287,6 +288,7 @@ func (e *Engine) sleepArmed(ctx context.Context, w *waiter) {
 		// sleeps.
 		e.noteTime(e.clock())
 	}
+	e.recordWait(w)
 	e.mu.Unlock()
 	if ctx.Done() == nil {
 		e.waitset.wait(fds, nap)

@@ -2,6 +2,7 @@ package record
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 )
 
@@ -23,6 +24,41 @@ type Figures struct {
 	Peers []PeerFigures `json:"peers,omitempty"`
 	// Inside is the collective in which the rank is; nil: it is in none.
 	Inside *Inside `json:"inside,omitempty"`
+	// Waiting is what the program waits for; nil: it does not wait, or has not waited long enough for the
+	// rank to sleep.
+	Waiting *Waiting `json:"waiting,omitempty"`
+}
+
+// Waiting is a wait of the program in calls of package comm.
+type Waiting struct {
+	Since time.Duration `json:"since"` // when it began, since the beginning of the record
+	Kind  WaitKind      `json:"kind"`
+	// Not for WaitOther:
+	Peer       int    `json:"peer"`                 // world rank, or -1 for any
+	Comm       string `json:"comm,omitempty"`       // name of the communicator; empty: not known
+	Collective bool   `json:"collective,omitempty"` // the message is part of a collective
+}
+
+// String says in words what the program waits for.
+func (w *Waiting) String() string {
+	peer, of := "any rank", ""
+	if w.Peer >= 0 {
+		peer = fmt.Sprintf("rank %d", w.Peer)
+	}
+	if w.Comm != "" {
+		of = " in " + w.Comm
+	}
+	if w.Collective {
+		of = " in a collective of " + cmp.Or(w.Comm, "a communicator")
+	}
+	switch w.Kind {
+	case WaitSend:
+		return "waits to send to " + peer + of
+	case WaitRecv, WaitProbe:
+		return "waits for a message of " + peer + of
+	default:
+		return "waits"
+	}
 }
 
 // PeerFigures are the messages that a rank has sent to the rank Rank.
@@ -80,6 +116,7 @@ func (r *Reader) Figures(rank int, peers, ended bool) *Figures {
 	if op, comm, seq, ok := r.inside(); ok {
 		f.Inside = &Inside{Op: cmp.Or(r.OpName(op), "a collective"), Comm: cmp.Or(r.CommName(comm), "a communicator"), Seq: seq}
 	}
+	f.Waiting = r.waiting()
 	return f
 }
 

@@ -140,6 +140,24 @@ func (r *Reader) inside() (op Op, comm uint16, seq uint32, ok bool) {
 	return 0, 0, 0, false
 }
 
+// waiting returns what the program waits for, or nil.
+func (r *Reader) waiting() *Waiting {
+	since := word(r.mem, waitAt).Load()
+	what, whom := word(r.mem, waitWhatAt).Load(), word(r.mem, waitWhomAt).Load()
+	if since == 0 || word(r.mem, waitAt).Load() != since { // the wait has ended, and another one may have begun
+		return nil
+	}
+	w := &Waiting{Since: durationFrom(since), Kind: WaitKind(what >> 24), Peer: int(int32(whom))}
+	if w.Kind > WaitProbe || w.Peer >= r.ranks {
+		return nil
+	}
+	if w.Kind != WaitOther {
+		w.Comm, w.Collective = r.CommName(uint16(what)), Protocol(what>>16)&Collective != 0
+	}
+	w.Peer = max(w.Peer, -1)
+	return w
+}
+
 // Read calls f with the messages and calls that the rank has recorded since the last Read, and that
 // the rings still hold. It returns the number of events that the rings have lost since then. ended
 // says that the rank has ended; only then Read also reads the last messages. The events are in the

@@ -115,6 +115,9 @@ func durationOf(w uint64) time.Duration {
 // full.
 const commOther = tableMax - 1
 
+// OtherComm stands for a communicator that is not in the table.
+const OtherComm uint16 = commOther
+
 // The parts of the memory file. All sizes are in bytes.
 const (
 	headerSize = 4096
@@ -177,6 +180,10 @@ const (
 	commsCountAt   = 216 // entries in the table of communicators
 	nowAt          = 320 // latest reading of the clock
 	detailAt       = 384 // 1: record with detail; the reader sets it
+
+	waitAt     = 448 // ns since the beginning of the record at which the program's wait began; 0: it does not wait
+	waitWhatAt = 456 // WaitKind 8, protocol 8, comm 16
+	waitWhomAt = 464 // tag 32, peer 32
 )
 
 const magic = 0x7765667472656331 // "weftrec1"
@@ -210,7 +217,7 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 	rings := len(mem) - 2*eventSize<<ringBits
 	if word(mem, readyAt).Load() != 0 {
 		clear(mem[opsAt:rings])
-		for _, at := range []int{readyAt, endAt, messagesHeadAt, messagesTailAt, callsHeadAt, callsTailAt, commsCountAt, nowAt} {
+		for _, at := range []int{readyAt, endAt, messagesHeadAt, messagesTailAt, callsHeadAt, callsTailAt, commsCountAt, nowAt, waitAt} {
 			word(mem, at).Store(0)
 		}
 	}
@@ -224,7 +231,7 @@ func New(mem []byte, rank, ranks, ringBits int) (*Recorder, error) {
 	}
 	r.Messages = Messages{
 		ring: newRing(mem, rings, ringBits, messagesHeadAt, messagesTailAt), base: r.base, detail: r.detail,
-		now: word(mem, nowAt), peers: mem[peersAt:rings], classes: mem[classesAt : classesAt+classesSize],
+		now: word(mem, nowAt), peers: mem[peersAt:rings], classes: mem[classesAt : classesAt+classesSize], header: mem[:headerSize],
 	}
 	// The level must be known before the first message leaves: see Exact. The first event reads the clock.
 	r.Messages.renew()
@@ -430,6 +437,7 @@ type Messages struct {
 	now     *atomic.Uint64 // latest reading of the clock, since base
 	peers   []byte
 	classes []byte
+	header  []byte
 }
 
 // clockEvery is the number of messages, a power of two, after which the flight recorder reads the
@@ -446,6 +454,29 @@ func (m *Messages) Idle() {
 		m.readAt = *m.tail
 	}
 }
+
+// WaitKind is what a goroutine of the program waits for in a call.
+type WaitKind uint8
+
+// The kinds of events for which a call waits.
+const (
+	WaitOther WaitKind = iota // none of the following, or several
+	WaitSend                  // the completion of a send
+	WaitRecv                  // the completion of a receive
+	WaitProbe                 // a message for a probe
+)
+
+// Waits records that the program waits, and for what. The engine calls it before the rank sleeps, after
+// Idle, which reads the clock. WaitEnds ends the wait. comm, peer, tag and p are those of the message; peer and
+// tag may be -1 for any, and comm may be OtherComm.
+func (m *Messages) Waits(kind WaitKind, comm uint16, peer, tag int32, p Protocol) {
+	*plain(m.header, waitWhatAt) = uint64(kind)<<24 | uint64(p)<<16 | uint64(comm)
+	*plain(m.header, waitWhomAt) = uint64(uint32(tag))<<32 | uint64(uint32(peer))
+	word(m.header, waitAt).Store(max(m.stamp, 1))
+}
+
+// WaitEnds records that the program does not wait any more.
+func (m *Messages) WaitEnds() { word(m.header, waitAt).Store(0) }
 
 // renew reads the clock and the level for the next events, and makes the events before visible.
 func (m *Messages) renew() {

@@ -222,6 +222,37 @@ func TestInside(t *testing.T) {
 	require.False(t, ok)
 }
 
+// TestWaiting: what the program waits for is known while it waits.
+func TestWaiting(t *testing.T) {
+	r, rd := pair(t, 0, 9)
+	world := r.Comm(0, "world")
+	require.Nil(t, rd.Figures(0, false, false).Waiting)
+	r.Messages.Idle()
+	for _, x := range []struct {
+		kind WaitKind
+		comm uint16
+		peer int32
+		p    Protocol
+		text string
+	}{
+		{WaitRecv, world, 3, 0, "waits for a message of rank 3 in world"},
+		{WaitRecv, world, -1, 0, "waits for a message of any rank in world"},
+		{WaitProbe, OtherComm, 8, 0, "waits for a message of rank 8"},
+		{WaitSend, world, 1, 0, "waits to send to rank 1 in world"},
+		{WaitSend, world, 1, Collective, "waits to send to rank 1 in a collective of world"},
+		{WaitRecv, OtherComm, 1, Collective, "waits for a message of rank 1 in a collective of a communicator"},
+		{WaitOther, OtherComm, -1, 0, "waits"},
+	} {
+		r.Messages.Waits(x.kind, x.comm, x.peer, 7, x.p)
+		w := rd.Figures(0, false, false).Waiting
+		require.NotNil(t, w)
+		require.Equal(t, x.text, w.String())
+		require.Positive(t, w.Since)
+		r.Messages.WaitEnds()
+		require.Nil(t, rd.Figures(0, false, false).Waiting)
+	}
+}
+
 // TestTables: tables that are full take no further names, and entries of communicators are used again.
 func TestTables(t *testing.T) {
 	r, rd := pair(t, 0, 1)

@@ -58,7 +58,9 @@ func Rows(before, now *Snapshot) []Row {
 		c, t := sums(was)
 		rows[i].Calls = (calls - c) / d
 		rows[i].InCalls = (inCalls - t) / d
-		if was.Inside != nil && is.Inside != nil && *was.Inside == *is.Inside {
+		oneCall := was.Inside != nil && is.Inside != nil && *was.Inside == *is.Inside ||
+			was.Waiting != nil && is.Waiting != nil && was.Waiting.Since == is.Waiting.Since
+		if oneCall {
 			rows[i].InCalls = max(rows[i].InCalls, 1) // the time of a call counts only when the call ends
 		}
 		rows[i].Messages = (float64(is.Messages) - float64(was.Messages)) / d
@@ -89,6 +91,8 @@ func (r *Rank) Doing() string {
 		return "finalized"
 	case f.Inside != nil:
 		return fmt.Sprintf("in %s %d of %s", f.Inside.Op, f.Inside.Seq, f.Inside.Comm)
+	case f.Waiting != nil:
+		return f.Waiting.String()
 	default:
 		return "running"
 	}

@@ -43,6 +43,14 @@ func TestRows(t *testing.T) {
 	}
 	now.Ranks[0].Figures.Inside.Seq-- // the rank was in one call all the time
 	require.InDelta(t, 1, Rows(before, now)[0].InCalls, 1e-9)
+	now.Ranks[0].Figures.Inside, before.Ranks[0].Figures.Inside = nil, nil
+	require.InDelta(t, 0.1, Rows(before, now)[0].InCalls, 1e-9)
+	before.Ranks[0].Figures.Waiting = &record.Waiting{Since: 7, Kind: record.WaitRecv, Peer: 2}
+	now.Ranks[0].Figures.Waiting = &record.Waiting{Since: 7, Kind: record.WaitRecv, Peer: 2}
+	require.InDelta(t, 1, Rows(before, now)[0].InCalls, 1e-9)
+	require.Equal(t, "waits for a message of rank 2", now.Ranks[0].Doing())
+	now.Ranks[0].Figures.Waiting.Since++ // another wait
+	require.InDelta(t, 0.1, Rows(before, now)[0].InCalls, 1e-9)
 	before.Job = "41" // the job was started again
 	require.Zero(t, Rows(before, now)[0].Calls)
 	require.Zero(t, Rows(nil, now)[0].Calls)

@@ -47,6 +47,14 @@ func WriteMetrics(out io.Writer, s *Snapshot) error {
 		}
 		m.sample("weft_in_collective", l, in)
 	})
+	m.family("weft_waiting", "gauge", "", "1 if the rank waits in a call, for so long that it sleeps.")
+	each(func(r *Rank, l string) {
+		waits := 0.0
+		if r.Figures.Waiting != nil {
+			waits = 1
+		}
+		m.sample("weft_waiting", l, waits)
+	})
 	ops := func(f func(o *record.OpFigures, l string)) {
 		each(func(r *Rank, l string) {
 			for i := range r.Figures.Ops {

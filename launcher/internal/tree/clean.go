@@ -97,6 +97,9 @@ func cleanFigures(list []record.Figures) {
 		if in := f.Inside; in != nil {
 			in.Op, in.Comm = oneLine(in.Op), oneLine(in.Comm)
 		}
+		if w := f.Waiting; w != nil {
+			w.Comm = oneLine(w.Comm)
+		}
 	}
 }
 

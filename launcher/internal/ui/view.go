@@ -47,7 +47,7 @@ type row [6]any
 // The classes of ranks, which the page shows by colours.
 const (
 	classRunning   = iota // computes, or exchanges messages
-	classInside           // is in a collective
+	classInside           // is in a collective, or waits in another call
 	classFinalized        // has completed Finalize
 	classEnded
 	classFailed
@@ -172,7 +172,7 @@ func classOf(r *live.Rank) int {
 		return classOutside
 	case f.Finalized:
 		return classFinalized
-	case f.Inside != nil:
+	case f.Inside != nil || f.Waiting != nil:
 		return classInside
 	}
 	return classRunning
