@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Key is the type behind comm.Key: it identifies an attribute, a value that a library stores with a
@@ -174,7 +176,7 @@ func (c *Comm) DupWith(hints ...Hint) (*Comm, error) {
 	if set&^allHints != 0 {
 		return nil, c.revoked(name, fmt.Errorf("%w: no such hint", ErrArg))
 	}
-	s, id, err := c.agreeOnID(name)
+	s, id, err := c.agreeOnID(name, calls.KindDup)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +204,7 @@ func (c *Comm) Idup() (*Comm, Request) {
 	if err != nil {
 		return d, c.refused("", noRank, noRank, err)
 	}
-	buf := l.dupID()
+	buf := l.dupID(calls.KindDup)
 	s := l.s
 	own := s.copyWith(s.hints)
 	l.leave()

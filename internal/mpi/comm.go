@@ -9,6 +9,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/engine"
+	"github.com/weft-hpc/weft/internal/kernel"
 	"github.com/weft-hpc/weft/internal/mpi/agree"
 	"github.com/weft-hpc/weft/internal/mpi/arena"
 	"github.com/weft-hpc/weft/internal/mpi/bufcheck"
@@ -288,7 +289,7 @@ func (c *Comm) WithContext(ctx context.Context) *Comm {
 
 // Dup implements comm.Comm.Dup, which documents the call.
 func (c *Comm) Dup() (*Comm, error) {
-	s, id, err := c.agreeOnID("Dup")
+	s, id, err := c.agreeOnID("Dup", calls.KindDup)
 	if err != nil {
 		return nil, err
 	}
@@ -296,29 +297,35 @@ func (c *Comm) Dup() (*Comm, error) {
 }
 
 // agreeOnID returns the id of a new communicator of all ranks. It is collective, and part of the call
-// with this name. s is the state of c.
-func (c *Comm) agreeOnID(name string) (s *state, id uint64, err error) {
+// with this name and kind. s is the state of c.
+func (c *Comm) agreeOnID(name string, kind coll.Kind) (s *state, id uint64, err error) {
 	l, err := c.begin(name)
 	if err != nil {
 		return nil, 0, err
 	}
 	s = l.s
-	buf := l.dupID()
+	buf := l.dupID(kind)
 	err = l.perform()
 	id = getUint64(buf)
 	return s, id, l.end(err)
 }
 
-// dupID makes the collective of l the one that sends the id of a new communicator to all ranks, and
-// returns the memory that has the id after the collective.
-func (l *link) dupID() []byte {
-	buf := l.Scratch(8)
+// dupID makes the collective of l the one by which all ranks get the id of a new communicator, and
+// returns the memory that has the id after the collective. kind is the kind of the call. The collective is
+// the maximum of an id of rank 0 and the zeros of the others. So no rank gets the id before all ranks
+// have made the same call, and none has a communicator that others do not have.
+func (l *link) dupID(kind coll.Kind) []byte {
+	send, recv := l.Scratch(8), l.Scratch(8)
+	id := uint64(0)
 	if l.s.rank == 0 {
-		putUint64(buf, l.s.job.newID())
+		id = l.s.job.newID()
 	}
-	l.what, l.recv = coll.KindBcast, buf
-	l.sign(calls.KindDup, 0, 0)
-	return buf
+	putUint64(send, id)
+	l.what, l.send, l.recv = coll.KindAllreduce, send, recv
+	greater, _ := kernel.For(kernel.Max, kernel.Uint64)
+	l.op = coll.Op{Size: greater.Size, Commutes: true, Reduce2: greater.Reduce2, Reduce3: greater.Reduce3}
+	l.sign(kind, 0, 0)
+	return recv
 }
 
 // Free implements comm.Comm.Free, which documents the call.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 	"github.com/weft-hpc/weft/internal/sys"
 )
 
@@ -65,7 +66,7 @@ func (c *Comm) SplitHardware(kind Hardware, key int) (*Comm, error) {
 	}
 	own := s.ownPlace(kind)
 	if kind != Narrower {
-		return c.split(name, own.color(kind), key)
+		return c.split(name, calls.Call{What: calls.KindSplitHardware, Root: int(kind)}, own.color(kind), key)
 	}
 	all := make([]place, c.Size())
 	if err := c.Allgather(elem.View([]place{own}), elem.View(all)); err != nil {
@@ -75,7 +76,7 @@ func (c *Comm) SplitHardware(kind Hardware, key int) (*Comm, error) {
 	if kind, ok := narrower(all); ok {
 		color = own.color(kind)
 	}
-	return c.split(name, color, key)
+	return c.split(name, calls.Call{What: calls.KindSplitHardware, Root: int(hardwareKinds)}, color, key)
 }
 
 // narrower returns the widest kind of hardware for which the ranks do not all use the same piece. ok is

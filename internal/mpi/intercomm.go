@@ -97,22 +97,32 @@ func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, 
 	const name = "Intercomm"
 	l, err := c.begin(name)
 	if err != nil {
+		if c != nil && c.s != nil && c.s.localRank == leader {
+			peer.giveUp(err)
+		}
 		return nil, err
 	}
 	s := l.s
+	l.what = coll.KindBarrier // before a leader meets the other one, all ranks have made the same call
 	l.sign(calls.KindIntercomm, leader, 0)
 	head := elem.Slice[uint64](l.Scratch(8 * interHeader))
 	var remote []int
 	if err = s.checkIntra(); err == nil {
 		err = l.checkRoot(leader)
 	}
-	if err == nil && s.rank == leader {
-		remote, err = peer.meetLeader(name, s, remoteLeader, tag, head)
+	leads := err != nil || s.rank == leader // a rank that passes a wrong leader may be the leader
+	if err == nil && leads {
+		err = peer.checkLeader(s, remoteLeader, tag)
+	}
+	if err == nil {
+		err = l.perform()
+	}
+	if err == nil && leads {
+		remote, err = peer.meetLeader(name, c, remoteLeader, tag, head)
 	}
 	if err != nil {
-		// The other leader may wait in peer, so it must not wait for this group.
-		if p, live := peer.live(); live == nil && remote == nil {
-			p.revoke(err)
+		if leads && remote == nil {
+			peer.giveUp(err)
 		}
 		return nil, l.end(err)
 	}
@@ -140,31 +150,44 @@ func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, 
 	return &Comm{s: own, ctx: c.ctx}, nil
 }
 
-// meetLeader exchanges the groups with the other leader, which has the rank remoteLeader in c. s is
-// the state of the caller's group. meetLeader fills in the header for the caller's group, and
-// returns the processes of the other group. An error revokes c.
-func (c *Comm) meetLeader(name string, s *state, remoteLeader, tag int, head []uint64) (remote []int, err error) {
-	p, err := c.live()
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case p.job != s.job:
-		err = fmt.Errorf("%w: the communicator of the leaders belongs to another job", ErrArg)
-	case p.inter != nil:
-		err = p.checkIntra()
-	case tag < 0 || tag > seqMask:
-		err = fmt.Errorf("%w: not in 0 … %d", ErrTag, seqMask)
-	case uint(remoteLeader) >= uint(len(p.ranks)):
-		err = p.badRank()
-	case remoteLeader == p.rank:
-		err = fmt.Errorf("%w: the caller is the leader of both groups", ErrRank)
-	}
-	if err != nil {
+// giveUp revokes peer, the communicator of the leaders, because err has ended the call of this rank, and
+// the other leader may wait in peer.
+func (peer *Comm) giveUp(err error) {
+	if p, closed := peer.live(); closed == nil {
 		p.revoke(err)
+	}
+}
+
+// checkLeader checks the arguments of a leader. s is the state of its group.
+func (peer *Comm) checkLeader(s *state, remoteLeader, tag int) error {
+	p, err := peer.live()
+	switch {
+	case err != nil:
+		return err
+	case p.job != s.job:
+		return fmt.Errorf("%w: the communicator of the leaders belongs to another job", ErrArg)
+	case p.inter != nil:
+		return p.checkIntra()
+	case tag < 0 || tag > seqMask:
+		return fmt.Errorf("%w: not in 0 … %d", ErrTag, seqMask)
+	case uint(remoteLeader) >= uint(len(p.ranks)):
+		return p.badRank()
+	case remoteLeader == p.rank:
+		return fmt.Errorf("%w: the caller is the leader of both groups", ErrRank)
+	}
+	return s.checkDisjoint([]int{p.ranks[remoteLeader]})
+}
+
+// meetLeader exchanges the groups with the other leader, which has the rank remoteLeader in peer. c is
+// the communicator of the caller's group. meetLeader fills in the header for the caller's group, and
+// returns the processes of the other group. An error revokes peer.
+func (peer *Comm) meetLeader(name string, c *Comm, remoteLeader, tag int, head []uint64) (remote []int, err error) {
+	p, err := peer.live()
+	if err != nil {
 		return nil, err
 	}
-	l := p.take(c, name, groupTag|tag)
+	s := c.s
+	l := p.take(&Comm{s: p, ctx: c.ctx}, name, groupTag|tag) // the context of the caller's communicator ends the call
 	l.enterRecord()
 	if l.hasSlot { // as in CreateGroup
 		l.dropSlot()
@@ -224,7 +247,7 @@ func (c *Comm) Merge(high bool) (*Comm, error) {
 	if high {
 		color = 1
 	}
-	all, err := l.allgatherArgs(calls.KindMerge, splitArgs{color: color})
+	all, err := l.allgatherArgs(calls.Call{What: calls.KindMerge}, splitArgs{color: color})
 	if err != nil {
 		return nil, l.end(err)
 	}

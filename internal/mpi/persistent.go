@@ -76,7 +76,7 @@ func (c *Comm) RecvInit(b elem.Buffer, source, tag int) (*Persistent, error) {
 // the arguments and prepares the link of the collective on the communicator that persist passes to
 // prepare.
 func (c *Comm) persist(name string, prepare func(c *Comm) (*link, error)) (*Persistent, error) {
-	s, id, err := c.agreeOnID(name)
+	s, id, err := c.agreeOnID(name, calls.KindInit)
 	if err != nil {
 		return nil, err
 	}

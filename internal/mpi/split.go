@@ -11,7 +11,9 @@ import (
 )
 
 // Split implements comm.Comm.Split, which documents the call.
-func (c *Comm) Split(color, key int) (*Comm, error) { return c.split("Split", color, key) }
+func (c *Comm) Split(color, key int) (*Comm, error) {
+	return c.split("Split", calls.Call{What: calls.KindSplit}, color, key)
+}
 
 // SplitNode implements comm.Comm.SplitNode, which documents the call.
 func (c *Comm) SplitNode(key int) (*Comm, error) {
@@ -32,7 +34,8 @@ type splitArgs struct {
 	id  uint64 // the new communicator's id, if this rank becomes its rank 0
 }
 
-func (c *Comm) split(name string, color, key int) (*Comm, error) {
+// split is Split as a part of the call k, which has this name.
+func (c *Comm) split(name string, k calls.Call, color, key int) (*Comm, error) {
 	l, err := c.begin(name)
 	if err != nil {
 		return nil, err
@@ -41,7 +44,7 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 	if color < 0 && color != Undefined {
 		return nil, l.end(fmt.Errorf("%w: colour %d is negative and not Undefined", ErrArg, color))
 	}
-	all, err := l.allgatherArgs(calls.KindSplit, splitArgs{color: int64(color), key: int64(key)})
+	all, err := l.allgatherArgs(k, splitArgs{color: int64(color), key: int64(key)})
 	if err != nil {
 		return nil, l.end(err)
 	}
@@ -79,15 +82,15 @@ func (c *Comm) split(name string, color, key int) (*Comm, error) {
 }
 
 // allgatherArgs sends own, the arguments of this rank, to all ranks, and returns the arguments of
-// all ranks, by rank. It sets own.id to a new id. sign is the kind of the call. The slice is
-// scratch memory of l, valid until l.end.
-func (l *link) allgatherArgs(sign coll.Kind, own splitArgs) ([]splitArgs, error) {
+// all ranks, by rank. It sets own.id to a new id. k has the kind and the root of the call. The slice
+// is scratch memory of l, valid until l.end.
+func (l *link) allgatherArgs(k calls.Call, own splitArgs) ([]splitArgs, error) {
 	own.id = l.s.job.newID()
 	all := elem.Slice[splitArgs](l.Scratch(l.Size() * elem.SizeOf[splitArgs]()))
 	all[l.Rank()] = own
 	l.what = coll.KindAllgather
 	l.send, l.recv = elem.Bytes(all[l.Rank():l.Rank()+1]), elem.Bytes(all)
-	l.sign(sign, 0, 0)
+	l.sign(k.What, k.Root, 0)
 	return all, l.perform()
 }
 
@@ -105,7 +108,7 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 	if self < 0 {
 		self = Undefined
 	}
-	all, err := l.allgatherArgs(calls.KindCreate, splitArgs{color: s.hashOf(g), key: int64(self)})
+	all, err := l.allgatherArgs(calls.Call{What: calls.KindCreate}, splitArgs{color: s.hashOf(g), key: int64(self)})
 	if err != nil || self == Undefined {
 		return nil, l.end(err)
 	}
@@ -199,7 +202,12 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	}
 	id := getUint64(buf)
 	if getUint64(buf[8:]) != uint64(s.hashOf(g)) {
-		return nil, l.end(fmt.Errorf("%w: rank 0 of the group passed another group", ErrGroup))
+		err := l.end(fmt.Errorf("%w: rank 0 of the group passed another group", ErrGroup))
+		// Other members may have the new communicator already.
+		own := s.newLike(id)
+		own.revoke(err)
+		own.abandon()
+		return nil, err
 	}
 	if err := l.end(nil); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Topologies
@@ -83,7 +84,7 @@ func (c *Comm) Cart(dims []int, periodic []bool, reorder bool) (*Cart, error) {
 	if reorder && s.rank < n {
 		key = gridOrder(s.hosts(n), dims, periodic)[s.rank]
 	}
-	own, err := c.split("Cart", color, key)
+	own, err := c.split("Cart", calls.Call{What: calls.KindSplit}, color, key)
 	if err != nil || own == nil {
 		return nil, err
 	}
@@ -230,7 +231,7 @@ func (t *Cart) Sub(keep []bool) (*Cart, error) {
 		}
 	}
 	// Ranks that pass another keep have another colour, with high probability.
-	own, err := t.c.split("Sub", hashOfGrid(fixed, keep), key)
+	own, err := t.c.split("Sub", calls.Call{What: calls.KindSplit}, hashOfGrid(fixed, keep), key)
 	if err != nil {
 		return nil, err
 	}
@@ -285,15 +286,21 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		}
 	}
 	if !reorder {
-		s, id, err := c.agreeOnID(name)
+		s, id, err := c.agreeOnID(name, calls.KindGraph)
 		if err != nil {
 			return nil, err
 		}
 		own := &Comm{s: s.newLike(id), ctx: c.ctx}
+		own.s.attach(s) // a rank that has failed to make it revokes c
 		x := newGraph(own, slices.Clone(sources), slices.Clone(dests), nil)
-		if err := x.exchangePlaces(); err != nil {
+		err = x.exchangePlaces()
+		own.s.detach()
+		if err != nil {
+			err = RenamedTo(err, name)
+			own.s.revoke(err)
 			own.s.abandon()
-			return nil, RenamedTo(err, name)
+			s.revoke(err)
+			return nil, err
 		}
 		return x, nil
 	}
@@ -308,7 +315,7 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		return nil, err
 	}
 	order := graphOrder(c.s.hosts(n), all)
-	own, err := c.split(name, 0, order[me])
+	own, err := c.split(name, calls.Call{What: calls.KindGraph, Root: 1}, 0, order[me])
 	if err != nil {
 		return nil, err
 	}
@@ -414,11 +421,11 @@ func (c *Comm) GraphOf(edges []Edge, reorder bool) (*Neighborhood, error) {
 	if err != nil {
 		return nil, err
 	}
-	rank := c.Rank()
+	rank, call := c.Rank(), calls.Call{What: calls.KindGraphOf}
 	if reorder {
-		rank = graphOrder(c.s.hosts(n), all)[rank]
+		rank, call.Root = graphOrder(c.s.hosts(n), all)[rank], 1
 	}
-	own, err := c.split(name, 0, rank)
+	own, err := c.split(name, call, 0, rank)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (x *Win) hashOf(ops uint64) int64 {
 // openWindow ends the collective l.
 func (l *link) openWindow(x *Win, n int, ops uint64) error {
 	s, c, hash := l.s, l.c, x.hashOf(ops)
-	all, err := l.allgatherArgs(calls.KindWin, splitArgs{color: hash, key: int64(n)})
+	all, err := l.allgatherArgs(calls.Call{What: calls.KindWin}, splitArgs{color: hash, key: int64(n)})
 	if err != nil {
 		return l.end(err)
 	}

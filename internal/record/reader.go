@@ -143,11 +143,11 @@ func (r *Reader) inside() (op Op, comm uint16, seq uint32, ok bool) {
 // waiting returns what the program waits for, or nil.
 func (r *Reader) waiting() *Waiting {
 	since := word(r.mem, waitAt).Load()
-	what, whom := word(r.mem, waitWhatAt).Load(), word(r.mem, waitWhomAt).Load()
+	what, peer := word(r.mem, waitWhatAt).Load(), word(r.mem, waitPeerAt).Load()
 	if since == 0 || word(r.mem, waitAt).Load() != since { // the wait has ended, and another one may have begun
 		return nil
 	}
-	w := &Waiting{Since: durationFrom(since), Kind: WaitKind(what >> 24), Peer: int(int32(whom))}
+	w := &Waiting{Since: durationFrom(since), Kind: WaitKind(what >> 24), Peer: int(int32(peer))}
 	if w.Kind > WaitProbe || w.Peer >= r.ranks {
 		return nil
 	}

@@ -183,7 +183,7 @@ const (
 
 	waitAt     = 448 // ns since the beginning of the record at which the program's wait began; 0: it does not wait
 	waitWhatAt = 456 // WaitKind 8, protocol 8, comm 16
-	waitWhomAt = 464 // tag 32, peer 32
+	waitPeerAt = 464 // tag 32, peer 32
 )
 
 const magic = 0x7765667472656331 // "weftrec1"
@@ -471,7 +471,7 @@ const (
 // tag may be -1 for any, and comm may be OtherComm.
 func (m *Messages) Waits(kind WaitKind, comm uint16, peer, tag int32, p Protocol) {
 	*plain(m.header, waitWhatAt) = uint64(kind)<<24 | uint64(p)<<16 | uint64(comm)
-	*plain(m.header, waitWhomAt) = uint64(uint32(tag))<<32 | uint64(uint32(peer))
+	*plain(m.header, waitPeerAt) = uint64(uint32(tag))<<32 | uint64(uint32(peer))
 	word(m.header, waitAt).Store(max(m.stamp, 1))
 }
 

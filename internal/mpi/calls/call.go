@@ -16,7 +16,11 @@ const (
 	KindDup coll.Kind = iota + 128
 	KindFree
 	KindFinalize
-	KindSplit
+	KindInit          // the functions that make persistent collectives
+	KindSplit         // Split, and steps of Cart and Sub
+	KindSplitHardware // Root: the kind of hardware
+	KindGraph         // Root: 1 with Reorder
+	KindGraphOf       // Root: 1 with Reorder
 	KindCreate
 	KindCreateGroup
 	KindLast // the barrier before that of KindFree in Free
@@ -41,7 +45,7 @@ const (
 )
 
 // kindNames holds the names of the calls of these kinds, from KindDup on.
-var kindNames = [...]string{"Dup", "Free", "Finalize", "Split", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence",
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Init of a persistent collective", "Split", "SplitHardware", "Graph", "GraphOf", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence",
 	"FenceWith(NoPrecede)", "FenceWith(NoSucceed)", "FenceWith(NoPrecede|NoSucceed)", "Win.Free",
 	"NeighborAllgather", "NeighborAlltoall", "SparseAlltoall", "Intercomm", "Merge", "Listen", "Accept", "Dial", "Spawn"}
 
@@ -91,6 +95,13 @@ func (k *Call) String() string {
 		switch k.What {
 		case KindIntercomm:
 			return fmt.Sprintf("%s with leader %d", name, k.Root)
+		case KindSplitHardware:
+			return fmt.Sprintf("%s by kind %d", name, k.Root)
+		case KindGraph, KindGraphOf:
+			if k.Root != 0 {
+				name += " with Reorder"
+			}
+			return name
 		case KindListen, KindAccept, KindDial, KindSpawn:
 			return fmt.Sprintf("%s with root %d", name, k.Root)
 		default:
