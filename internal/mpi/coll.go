@@ -88,13 +88,12 @@ func (l *link) sign(what coll.Kind, root, count int) {
 }
 
 // recordCall puts the call into state.called, where this rank finds it when a query of another rank
-// arrives; see disagree.go. It leaves out CreateGroup, which has no number, and a call between groups in
-// which this rank takes no part. A call in shared memory
+// arrives; see disagree.go. It leaves out CreateGroup, which has no number. A call in shared memory
 // runs recordCall when it first waits for another rank, or when it ends, so that it does not delay
 // the other ranks.
 func (l *link) recordCall() {
 	l.unrecorded = false
-	if seq := l.env.Tag; seq <= seqMask && (!l.inter || l.root != ProcNull) {
+	if seq := l.env.Tag; seq <= seqMask {
 		l.s.called.Put(calls.NewRecord(uint32(seq), l.env.Sig, &l.signed))
 	}
 }

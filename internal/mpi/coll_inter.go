@@ -5,6 +5,7 @@ import (
 
 	"github.com/weft-hpc/weft/internal/coll"
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
 // Collectives of intercommunicators
@@ -29,7 +30,8 @@ func (l *link) isRoot() bool {
 // interReady does what ready does.
 func (l *link) interReady(what coll.Kind, root, count int) (*link, error) {
 	l.what, l.root, l.inter = what, root, true
-	if root == ProcNull { // the rank takes no part, so there is nothing to compare
+	if root == ProcNull { // the rank takes no part, so there is no fingerprint
+		l.signed, l.sig, l.env.Sig, l.unrecorded = calls.Call{What: what, Root: calls.NoPart}, 0, 0, true
 		return l, nil
 	}
 	l.sign(what, l.rootInWorld(root), count)

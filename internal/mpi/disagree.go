@@ -50,7 +50,15 @@ func (j *job) handleQuery(q calls.Query, sender int) {
 		return
 	}
 	hood := s.hood.Load()
-	a, b, ok := s.called.Differs(records, hood != nil && hood.connects(rank))
+	beside := func(world int, own bool) bool { // see Differs
+		of := rank
+		if own {
+			of = s.rank
+		}
+		at := slices.Index(s.ranks, world)
+		return at >= 0 && s.inter != nil && s.inter.Local.Has(at) == s.inter.Local.Has(of)
+	}
+	a, b, ok := s.called.Differs(records, hood != nil && hood.connects(rank), beside)
 	switch {
 	case !ok:
 	case a.String() == b.String(): // the calls differ in something that String does not show

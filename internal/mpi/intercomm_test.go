@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -575,6 +576,44 @@ func TestIntercommArguments(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// TestProcNullOfTheOtherGroup: a rank of the other group than the root's takes no part. The ranks get an
+// error that says so.
+func TestProcNullOfTheOtherGroup(t *testing.T) {
+	ranks(t, 3, func(world *comm.Comm) error {
+		c, err := world.Dup()
+		require.NoError(t, err)
+		own, err := c.Split(min(c.Rank(), 1), 0)
+		require.NoError(t, err)
+		leader := []int{1, 0, 0}[c.Rank()]
+		x, err := own.Intercomm(0, c, leader, 0)
+		require.NoError(t, err)
+		for range 3 { // right calls, in which a rank of either group takes no part
+			switch c.Rank() {
+			case 0:
+				err = comm.Gather(x, []int{1}, nil, 0)
+			case 1:
+				err = comm.Gather(x, nil, []int{0}, comm.Root)
+			case 2:
+				err = comm.Gather[int](x, nil, nil, comm.ProcNull)
+			}
+			require.NoError(t, err)
+		}
+		switch c.Rank() {
+		case 0:
+			err = comm.Gather(x, nil, []int{0, 0}, comm.Root)
+		case 1:
+			err = comm.Gather(x, []int{1}, nil, 0)
+		case 2:
+			err = comm.Gather(x, []int{1}, nil, comm.ProcNull)
+		}
+		if err == nil {
+			err = x.Barrier()
+		}
+		require.ErrorContains(t, err, "Gather with ProcNull")
+		return world.Barrier()
+	}, commtest.WithTimeout(20*time.Second))
 }
 
 func must[T any](v T, err error) T {

@@ -56,12 +56,18 @@ var OpNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "L
 // because ranks cannot compare functions.
 const OpOfProgram = 255
 
+// NoPart is the value of Call.Root for a rank that takes no part in a call between the groups of an
+// intercommunicator, because the root is in its own group. The call has no fingerprint: that of its record
+// is 0.
+const NoPart = 1<<24 - 1
+
 // Call holds the properties of a collective call that must be the same on all ranks.
 type Call struct {
 	What coll.Kind // the collective, or one of the kinds above
 	// Root is 0 for calls without a root. Count is in bytes. For Allgatherv and ReduceScatter,
 	// Count is coll.Fold of the counts. Count is 0 for Barrier, for the kinds above, and for
-	// Gatherv, Scatterv and Alltoallv, whose counts may differ between ranks.
+	// Gatherv, Scatterv and Alltoallv, whose counts may differ between ranks. Of a call between groups
+	// of an intercommunicator, Root is a rank of the world, or NoPart.
 	Root, Count int
 	Elem        int    // bytes per element; 0 for calls without elements
 	Type        uint16 // type signature of an element, see elem.Signature; 0 for calls without elements
@@ -110,6 +116,10 @@ func (k *Call) String() string {
 	}
 	var b strings.Builder
 	b.WriteString(k.What.String())
+	if k.Root == NoPart {
+		b.WriteString(" with ProcNull")
+		return b.String()
+	}
 	if k.What == coll.KindBarrier {
 		return b.String()
 	}
