@@ -57,6 +57,22 @@ func (l *link) rootInWorld(root int) int {
 	return l.s.peerRanks[root]
 }
 
+// openRooted is open for a rooted collective over elements of the type of b. Between two groups, the root uses
+// atRoot instead of b, and the rest of its group uses no buffer.
+func (c *Comm) openRooted(name string, b elem.Buffer, root int, atRoot ...elem.Buffer) (*link, error) {
+	if c != nil && c.s != nil && c.s.inter != nil {
+		switch {
+		case root == ProcNull:
+			b = elem.View[byte](nil)
+		case root == Root && len(atRoot) > 0 && atRoot[0].Type != nil:
+			b = atRoot[0]
+		case root == Root:
+			b = elem.View[byte](nil) // the call checks its views, and returns an error
+		}
+	}
+	return c.open(name, b.Type)
+}
+
 // rooted starts a rooted collective. On the root, atRoot prepares the buffers, and on the ranks of
 // the other group, elsewhere does. The other ranks of the root's group take no part.
 func (l *link) rooted(what coll.Kind, root int, atRoot func() error, elsewhere func()) (*link, error) {

@@ -50,14 +50,21 @@ func (c *Comm) Iexscan(send, recv elem.Buffer, op *Op) Request {
 }
 
 func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *Op, root int) (*link, error) {
-	l, err := c.open(name, send.Type)
+	operand := send
+	if root == Root { // the root of an intercommunicator has no operand
+		operand = recv
+	}
+	l, err := c.openRooted(name, operand, root, operand)
 	if err != nil {
 		return nil, err
 	}
-	if l.op, l.opID, err = op.on(send.Type); err != nil {
+	inter := l.s.inter != nil
+	if inter && root == ProcNull {
+		return l.interReduce(what, nil, nil, root)
+	}
+	if l.op, l.opID, err = op.on(operand.Type); err != nil {
 		return l.refuse(err)
 	}
-	inter := l.s.inter != nil
 	if !inter {
 		if err := l.checkRoot(root); err != nil {
 			return l.refuse(err)

@@ -140,7 +140,7 @@ func (c *Comm) IgatherView(send elem.Buffer, recv []elem.Buffer, root int) Reque
 }
 
 func (c *Comm) gatherView(name string, send elem.Buffer, recv []elem.Buffer, root int) (*link, error) {
-	l, err := c.open(name, send.Type)
+	l, err := c.openRooted(name, send, root, recv...)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (c *Comm) IscatterView(send []elem.Buffer, recv elem.Buffer, root int) Requ
 }
 
 func (c *Comm) scatterView(name string, send []elem.Buffer, recv elem.Buffer, root int) (*link, error) {
-	l, err := c.open(name, recv.Type)
+	l, err := c.openRooted(name, recv, root, send...)
 	if err != nil {
 		return nil, err
 	}

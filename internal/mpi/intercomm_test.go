@@ -578,6 +578,59 @@ func TestIntercommArguments(t *testing.T) {
 	})
 }
 
+// TestZeroViewsBetweenGroups: views that have no meaning at a rank may be zero there.
+func TestZeroViewsBetweenGroups(t *testing.T) {
+	ranks(t, 3, func(c *comm.Comm) error {
+		own, err := c.Split(c.Rank()/2, 0)
+		require.NoError(t, err)
+		x, err := own.Intercomm(0, c, []int{2, 2, 0}[c.Rank()], 0)
+		require.NoError(t, err)
+		root := []int{comm.Root, comm.ProcNull, 0}[c.Rank()] // rank 0 is the root, and rank 2 the other group
+		var none comm.View[int]
+		got := []int{-1}
+		used := func(at int) comm.View[int] { // a view of got, if it has a meaning at this rank
+			if at == c.Rank() {
+				return comm.Slice(got)
+			}
+			return none
+		}
+		list := func(at int) []comm.View[int] {
+			if at == c.Rank() {
+				return []comm.View[int]{comm.Slice(got)}
+			}
+			return nil
+		}
+		for _, call := range []struct {
+			name     string
+			from, to int
+			f        func() error
+		}{
+			{"GatherView", 2, 0, func() error { return comm.GatherView(x, used(2), list(0), root) }},
+			{"ScatterView", 0, 2, func() error { return comm.ScatterView(x, list(0), used(2), root) }},
+			{"ReduceView", 2, 0, func() error { return comm.ReduceView(x, used(2), used(0), comm.Sum, root) }},
+			{"Bcast", 0, 2, func() error {
+				if c.Rank() == 1 {
+					return none.Bcast(x, root)
+				}
+				return comm.Slice(got).Bcast(x, root)
+			}},
+		} {
+			got[0] = 100 * c.Rank()
+			require.NoError(t, call.f(), call.name)
+			want := 100 * c.Rank()
+			if c.Rank() == call.to {
+				want = 100 * call.from
+			}
+			require.Equal(t, want, got[0], call.name)
+		}
+		err = none.Bcast(x, []int{comm.Root, comm.ProcNull, 0}[c.Rank()])
+		if c.Rank() != 1 {
+			require.Error(t, err)
+		}
+		return nil
+	})
+}
+
 // TestProcNullOfTheOtherGroup: a rank of the other group than the root's takes no part. The ranks get an
 // error that says so.
 func TestProcNullOfTheOtherGroup(t *testing.T) {
