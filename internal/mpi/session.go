@@ -236,13 +236,17 @@ func (j *job) sessionID(g Group, tag string) uint64 {
 
 // Comm implements comm.Session.Comm, which documents the call.
 func (s *Session) Comm(g Group, tag string) (*Comm, error) {
-	return s.makeComm("Comm", g, tag, calls.Call{What: calls.KindCreateGroup}, nil)
+	j, err := s.live("Comm")
+	if err != nil {
+		return nil, err
+	}
+	return s.makeComm("Comm", g, j.sessionID(g, tag), tag, calls.Call{What: calls.KindCreateGroup}, nil)
 }
 
-// makeComm makes a communicator of the processes of g, which all call it with the same kind and
-// root of k. If err is not nil, it is an error of the caller's arguments: makeComm returns it, and
-// the calls of the other processes fail, too.
-func (s *Session) makeComm(op string, g Group, tag string, k calls.Call, err error) (*Comm, error) {
+// makeComm makes a communicator of the processes of g with the id of sessionID. All of them call it with
+// the same kind and root of k. If err is not nil, it is an error of the caller's arguments: makeComm returns
+// it, and the calls of the other processes fail, too.
+func (s *Session) makeComm(op string, g Group, id uint64, tag string, k calls.Call, err error) (*Comm, error) {
 	j, closed := s.live(op)
 	if closed != nil {
 		return nil, closed
@@ -258,7 +262,7 @@ func (s *Session) makeComm(op string, g Group, tag string, k calls.Call, err err
 	if wrong != nil {
 		return nil, s.fail(op, cmp.Or(err, wrong))
 	}
-	c := &Comm{s: j.newState(j.sessionID(g, tag), g, g.Rank()), ctx: s.ctx}
+	c := &Comm{s: j.newState(id, g, g.Rank()), ctx: s.ctx}
 	c.SetName(fmt.Sprintf("session comm %q", tag))
 	if err != nil {
 		c.s.revoke(err)
@@ -277,8 +281,9 @@ func (s *Session) makeComm(op string, g Group, tag string, k calls.Call, err err
 }
 
 // Intercomm implements comm.Session.Intercomm, which documents the call. Each group makes a
-// communicator, and then the leaders make one of the two of them. A leader that fails in the first
-// revokes the second, because the other leader may wait there.
+// communicator, and then the leaders make one of the two of them. A leader may wait in the latter for a
+// leader that fails before. So a leader that fails, and a rank with wrong arguments, which may be the
+// leader, revoke it.
 func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
 	const name = "Intercomm"
 	j, err := s.live(name)
@@ -286,23 +291,33 @@ func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader 
 		return nil, err
 	}
 	local.self = j.number + 1
-	if uint(leader) >= uint(local.Size()) || local.Rank() == leader && uint(remoteLeader) >= uint(remote.Size()) {
+	both := Group{ranks: slices.Concat(local.ranks, remote.ranks)}
+	slices.Sort(both.ranks) // so that both groups pass the same group
+	id, leads := j.sessionID(both, tag+" leaders"), local.Rank() == leader
+	if uint(leader) >= uint(local.Size()) || leads && uint(remoteLeader) >= uint(remote.Size()) {
 		err = fmt.Errorf("%w: leader %d of %d ranks, and %d of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size())
-	} else if local.Rank() == leader && slices.Contains(local.ranks, remote.ranks[remoteLeader]) {
+	} else if leads && slices.Contains(local.ranks, remote.ranks[remoteLeader]) {
 		err = fmt.Errorf("%w: the other leader is in the local group", ErrGroup)
 	}
-	c, failed := s.makeComm(name, local, tag+" group", calls.Call{What: calls.KindIntercomm, Root: leader}, err)
+	wrong := err != nil
+	c, err := s.makeComm(name, local, j.sessionID(local, tag+" group"), tag+" group", calls.Call{What: calls.KindIntercomm, Root: leader}, err)
+	if err != nil {
+		apart := !slices.Contains(remote.ranks, j.number) && j.groupOf(countUp(j.world.Size)).contains(remote)
+		if (leads || wrong) && apart {
+			own := j.newState(id, Group{ranks: append([]int{j.number}, remote.ranks...)}, 0)
+			own.revoke(err)
+			own.abandon()
+		}
+		return nil, err
+	}
 	var pair *Comm
-	if err == nil && local.Rank() == leader {
+	if leads {
 		two := Group{ranks: []int{local.ranks[leader], remote.ranks[remoteLeader]}}
 		slices.Sort(two.ranks) // so that both leaders pass the same group
-		if pair, err = s.makeComm(name, two, tag+" leaders", calls.Call{What: calls.KindIntercomm}, failed); err != nil && failed == nil {
+		if pair, err = s.makeComm(name, two, id, tag+" leaders", calls.Call{What: calls.KindIntercomm}, nil); err != nil {
 			c.s.revoke(err)
 			return nil, errors.Join(err, c.Free())
 		}
-	}
-	if failed != nil {
-		return nil, failed
 	}
 	x, err := c.Intercomm(leader, pair, 1-pair.Rank(), 0)
 	if pair != nil {
