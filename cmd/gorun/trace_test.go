@@ -209,6 +209,19 @@ func TestTraceToAPipe(t *testing.T) {
 	require.Len(t, traceIn(t, copied).ranks, 2)
 }
 
+// TestTraceOfWaits traces calls in which a rank waits, and which send no message of their own.
+func TestTraceOfWaits(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trace")
+	code, _, errs := gorun(t, "-n", "2", "-trace", file, "-trace-format", "chrome", traced(t), "waits")
+	require.Zero(t, code, errs)
+	j := traceIn(t, file)
+	for _, call := range []string{"Start", "Complete", "Wait", "TryLock", "Unlock", "Agree", "Shrink"} {
+		for rank := range 2 {
+			require.Equal(t, 1, j.calls[fmt.Sprintf("%d %s", rank, call)], "rank %d: %s", rank, call)
+		}
+	}
+}
+
 // TestTraceOfManyMessages traces a rank that sends many more messages than its ring holds, while the
 // drainer reads. What the trace has and what it lacks must be all of them.
 func TestTraceOfManyMessages(t *testing.T) {

@@ -72,7 +72,12 @@ func (c *Comm) Agree(flag int) (int, error) {
 	if err != nil {
 		return 0, c.fail("Agree", noRank, noRank, err)
 	}
-	return c.agree("Agree", s.job.agreements.Begin(s.agreements, agree.Agree, uint64(flag)))
+	t := c.timing()
+	v, err := c.agree("Agree", s.job.agreements.Begin(s.agreements, agree.Agree, uint64(flag)))
+	if err == nil {
+		t.end(opAgree, noRank, noRank, 0)
+	}
+	return v, err
 }
 
 // Iagree implements comm.Comm.Iagree, which documents the call.
@@ -149,7 +154,12 @@ func (c *Comm) Shrink() (*Comm, error) {
 	if err != nil {
 		return nil, c.fail("Shrink", noRank, noRank, err)
 	}
-	return c.shrink("Shrink", s.job.agreements.Begin(s.agreements, agree.Shrink, 0))
+	t := c.timing()
+	live, err := c.shrink("Shrink", s.job.agreements.Begin(s.agreements, agree.Shrink, 0))
+	if err == nil {
+		t.end(opShrink, noRank, noRank, 0)
+	}
+	return live, err
 }
 
 // Ishrink implements comm.Comm.Ishrink, which documents the call.

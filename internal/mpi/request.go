@@ -65,12 +65,17 @@ const (
 	opSync
 	opComplete
 	opDetach
+	opStart
+	opTryLock
+	opAgree
+	opShrink
 )
 
 var callNames = [...]string{"", "Send", "Ssend", "Rsend", "Sendrecv", "SendrecvReplace", "Isend", "Issend", "Irecv", "Imrecv", "Wait",
 	"RPut", "RGet", "RAccumulate", "RGetAccumulate", "FetchOp", "RFetchOp", "CompareSwap", "RCompareSwap", "Recv", "Mrecv", "IsendValue", "NewRequest", "Wait",
 	"Bsend", "Wait", "WaitAll", "WaitAny", "Test", "Probe", "Mprobe", "Put", "Get", "Accumulate", "GetAccumulate",
-	"Lock", "Unlock", "LockAll", "UnlockAll", "Flush", "FlushLocal", "FlushAll", "FlushLocalAll", "Sync", "Complete", "Detach"}
+	"Lock", "Unlock", "LockAll", "UnlockAll", "Flush", "FlushLocal", "FlushAll", "FlushLocalAll", "Sync", "Complete", "Detach",
+	"Start", "TryLock", "Agree", "Shrink"}
 
 func (o callName) String() string { return callNames[o] }
 

@@ -77,6 +77,7 @@ func (x *Win) Start(targets []int) error { return x.StartWith(targets, 0) }
 
 // StartWith implements comm.Win.StartWith, which documents the call.
 func (x *Win) StartWith(targets []int, a Assert) error {
+	t := x.timing()
 	err := x.checkRanks(targets)
 	if err == nil {
 		err = a.only(NoCheck)
@@ -84,7 +85,7 @@ func (x *Win) StartWith(targets []int, a Assert) error {
 	if err == nil {
 		err = x.start(targets, a == NoCheck)
 	}
-	return x.fail("Start", noRank, err)
+	return x.ended(&t, opStart, noRank, err)
 }
 
 // start opens an access epoch. With unchecked it does not wait for the messages of the targets; then

@@ -122,6 +122,7 @@ func (x *Win) LockWith(target int, kind LockKind, a Assert) error {
 
 // TryLock implements comm.Win.TryLock, which documents the call.
 func (x *Win) TryLock(target int, kind LockKind) (bool, error) {
+	t := x.timing()
 	err := x.checkTarget(target)
 	if err == nil && kind != LockShared && kind != LockExclusive {
 		err = fmt.Errorf("%w: %d", ErrLockType, kind)
@@ -130,7 +131,7 @@ func (x *Win) TryLock(target int, kind LockKind) (bool, error) {
 	if got && target != ProcNull {
 		got, err = x.win.TryLock(x.c.ctx, target, kind == LockExclusive)
 	}
-	return got, x.fail("TryLock", target, err)
+	return got, x.ended(&t, opTryLock, target, err)
 }
 
 // Unlock implements comm.Win.Unlock, which documents the call.

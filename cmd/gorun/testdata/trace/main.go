@@ -62,6 +62,38 @@ func flood(c *comm.Comm, n int) error {
 	return nil
 }
 
+// waits makes each of two ranks wait in calls of windows and of recovery.
+func waits(c *comm.Comm) error {
+	other := 1 - c.Rank()
+	w, err := comm.NewWin[int](c, 1)
+	if err != nil {
+		return err
+	}
+	for _, call := range []func() error{
+		func() error { return w.Post([]int{other}) }, func() error { return w.Start([]int{other}) }, w.Complete, w.Wait,
+		func() error {
+			if got, err := w.TryLock(c.Rank(), comm.LockShared); err != nil || !got {
+				return fmt.Errorf("TryLock: %v, %w", got, err)
+			}
+			return w.Unlock(c.Rank())
+		},
+		w.Free,
+		func() error { _, err := c.Agree(1); return err },
+		func() error {
+			d, err := c.Shrink()
+			if err != nil {
+				return err
+			}
+			return d.Free()
+		},
+	} {
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func number(i int) int {
 	n, err := strconv.Atoi(os.Args[i])
 	if err != nil {
@@ -101,6 +133,8 @@ func main() {
 			return nil
 		case "work":
 			return work(c)
+		case "waits":
+			return waits(c)
 		}
 		return fmt.Errorf("%q is none of the modes", os.Args[1])
 	})
