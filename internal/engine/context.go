@@ -274,7 +274,8 @@ const maxCause = 1024
 // message. If the receiver is reading the data by RMA at that moment, its read fails, because the
 // end of the send closes the buffer's memory region. (If the region stays open, because the buffer is
 // of Engine.Alloc or its registration is kept or ended later, the read may succeed. Then the receive
-// fails if its rank knows of the revocation.)
+// fails if its rank knows of the revocation.) A send of this rank to itself whose data is still in its
+// buffer also ends at once, even if Mprobe has taken its message.
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return
@@ -284,7 +285,7 @@ func (e *Engine) revoke(comm uint64, err error) {
 	e.failAll(func(r *request) bool {
 		return r.ctx != nil && r.ctx.id/2 == comm && !r.inflight && r.mode != modeLeave &&
 			(r.phase == phasePosted || r.phase == phaseReceiving || r.phase == phasePulling || r.phase == phaseMatched || r.phase == phaseRegistering ||
-				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply()))
+				r.kind == kindSend && (r.phase == phaseQueued || r.awaitsReply() || r.phase == phaseSent && int(r.peer) == e.rank))
 	}, err)
 	e.purge(func(id uint64) bool { return id/2 == comm }, err)
 	e.endPorts(func(p *Port) bool { return p.c.id/2 == comm }, err)
@@ -423,7 +424,8 @@ func (m Message) Recv(ctx context.Context, buf []byte) (Status, error) {
 
 // Irecv starts to receive the message into buf, as [Context.Irecv] does. sig has the meaning of
 // Env.Sig, and f that of Env.Form. If the message was received before, the request fails with
-// ErrClosed. For the zero Message, Irecv returns the zero Request.
+// ErrClosed. If the communicator is revoked, Irecv drops the message, and the request fails with
+// ErrRevoked. For the zero Message, Irecv returns the zero Request.
 func (m Message) Irecv(buf []byte, f layout.Form, sig uint16) Request {
 	if m.u == nil {
 		return Request{}
@@ -434,9 +436,14 @@ func (m Message) Irecv(buf []byte, f layout.Form, sig uint16) Request {
 	r := e.take(kindRecv)
 	r.ctx, r.peer, r.sig, r.mode = m.c, wild, sig, modeProbed
 	r.setData(buf, f)
-	if m.u.gen != m.gen {
+	switch why := e.revoked[m.c.id/2]; {
+	case m.u.gen != m.gen:
 		e.complete(r, fmt.Errorf("%w: the message has been received", ErrClosed))
-	} else {
+	case why != nil: // a revocation drops the messages of the unexpected queue, but not those taken out of it
+		e.complete(r, why)
+		e.refuse(m.u.source, &m.u.header, m.u.self, why)
+		e.discard(m.u)
+	default:
 		e.accept(r, m.u)
 	}
 	return e.public(r, false)

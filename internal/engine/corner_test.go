@@ -204,6 +204,52 @@ func TestRevokeFreesASelfMessage(t *testing.T) {
 	require.Zero(t, c.e.slotsInUse())
 }
 
+// TestATakenMessageEndsWithARevocation: Mprobe has taken a message out of matching, and then the
+// communicator is revoked. A later receive of the message fails with ErrRevoked, and does not wait
+// for data that the sender no longer sends.
+func TestATakenMessageEndsWithARevocation(t *testing.T) {
+	for name, m := range map[string]wire.Message{
+		"rendezvous": {Kind: wire.MsgRTS, Tag: 1, Length: cutSize, Handle: 7},
+		"eager":      {Kind: wire.MsgEager, Tag: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := openHooked(t, &hooks{}, noAsync, inproc.WithoutRMA())
+			s.sendMessage(t, m)
+			taken, _, err := c.Mprobe(background, Env{Peer: 1, Tag: 1})
+			require.NoError(t, err)
+			c.Revoke(errors.New("test"))
+			ctx, cancel := context.WithTimeout(background, time.Second)
+			defer cancel()
+			_, err = taken.Recv(ctx, make([]byte, cutSize))
+			require.ErrorIs(t, err, ErrRevoked)
+			_, err = taken.Recv(ctx, make([]byte, cutSize))
+			require.ErrorIs(t, err, ErrClosed)
+			require.Zero(t, c.e.slotsInUse())
+		})
+	}
+}
+
+// TestATakenSelfMessageEndsWithARevocation: Improbe has taken a large message of this rank to itself
+// out of matching, and then the communicator is revoked. The send ends with ErrRevoked, although no
+// receive follows. A later receive also fails.
+func TestATakenSelfMessageEndsWithARevocation(t *testing.T) {
+	for _, mode := range []Mode{Standard, Synchronous} {
+		c, _ := openHooked(t, &hooks{}, noAsync)
+		send := c.Isend(make([]byte, 2<<20), Env{Peer: 0, Tag: 1, Mode: mode})
+		m, _, ok, err := c.Improbe(Env{Peer: 0, Tag: 1})
+		require.NoError(t, err)
+		require.True(t, ok)
+		c.Revoke(errors.New("test"))
+		ctx, cancel := context.WithTimeout(background, time.Second)
+		defer cancel()
+		_, err = send.Wait(ctx)
+		require.ErrorIs(t, err, ErrRevoked)
+		_, err = m.Recv(ctx, make([]byte, 2<<20))
+		require.ErrorIs(t, err, ErrRevoked)
+		require.Zero(t, c.e.slotsInUse())
+	}
+}
+
 // TestARevokedSendCannotBeReadAnyMore: after a revocation has ended a send, the program may write
 // to its buffer again. So a peer that has the RTS of the send can no longer read from the buffer.
 func TestARevokedSendCannotBeReadAnyMore(t *testing.T) {

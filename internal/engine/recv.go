@@ -98,8 +98,8 @@ func (e *Engine) accept(r *request, u *unexpected) {
 		if e.matched(r, u.source, &u.header) == nil {
 			e.complete(r, u.held.lost)
 		}
-	case s.r != nil && s.doneLocked(): // Engine.fail has ended the send, whose buffer held the data
-		e.complete(r, e.fatal)
+	case s.r != nil && s.doneLocked(): // Engine.fail or revoke has ended the send, whose buffer held the data
+		e.complete(r, r.ctx.unusable())
 	case s.r != nil:
 		e.complete(s.r, e.completeOwn(r, s.r, &u.header))
 	case u.held != nil:
