@@ -54,7 +54,7 @@ type Unfinished struct {
 	done     bool    // the transfer has ended; Engine.mu guards msg, taker, done and err
 	err      error   // of a send: the error with which it has ended
 	// Of a receive: the error of the next receive of its message, because the sender could not send all of the
-	// message; nil: the message can be received. Engine.mu guards it.
+	// message, or a revocation has ended the transfer; nil: the message can be received. Engine.mu guards it.
 	lost error
 }
 
@@ -210,7 +210,9 @@ func (e *Engine) cutEnded(r *request) {
 	if cut.receives {
 		u.data = r.buf
 		switch {
-		case r.err == nil || why != nil:
+		case r.err == nil:
+		case why != nil: // only a part of the data has arrived
+			cut.lost = why
 		case e.peers[u.source].err == nil:
 			cut.lost = r.err
 		default:

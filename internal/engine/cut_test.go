@@ -376,6 +376,42 @@ func TestWhatEndsAMessageCutShort(t *testing.T) {
 	})
 }
 
+// TestATakenMessageCutShortIsRevoked: a receive was cut short (cutJob), and Mprobe has taken its
+// message out of matching. The communicator is revoked before all data has arrived. A receive of the
+// message fails with ErrRevoked, and does not return the part of the data that has arrived as the
+// whole message.
+func TestATakenMessageCutShortIsRevoked(t *testing.T) {
+	for name, receive := range map[string]func(m Message, buf []byte) error{
+		"by Recv": func(m Message, buf []byte) error {
+			_, err := m.Recv(background, buf)
+			return err
+		},
+		// Message.Irecv checks for a revocation; accept, which it calls, does not.
+		"by accept": func(m Message, buf []byte) error {
+			e := m.c.e
+			e.mu.Lock()
+			r := e.take(kindRecv)
+			r.ctx, r.peer, r.mode = m.c, wild, modeProbed
+			r.setData(buf, nil)
+			e.accept(r, m.u)
+			q := e.public(r, false)
+			e.mu.Unlock()
+			_, err := q.Wait(background)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachCut(t, func(t *testing.T, j *cutJob) {
+				m, _, err := j.c.Mprobe(background, Env{Peer: 1, Tag: AnyTag})
+				require.NoError(t, err)
+				j.c.Revoke(errors.New("test"))
+				j.finish()
+				require.ErrorIs(t, receive(m, make([]byte, cutSize)), ErrRevoked)
+			})
+		})
+	}
+}
+
 // TestATooLongMessageCutShort: a receive with a short buffer is cut short after it has asked the
 // sender for the data. The call returns ErrTruncate and the context's error, and the message is
 // lost, because the sender sends only a part of it.
