@@ -368,7 +368,7 @@ func (c *Context) probe(ctx context.Context, env Env, block, take bool) (*unexpe
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for polled := false; ; {
-		if u := e.unexpected.find(key); u != nil {
+		if u := c.findUnexpected(key); u != nil {
 			member := c.has(u.source)
 			if err := e.peers[u.source].err; err != nil && member && u.header.Kind == wire.MsgRTS {
 				return nil, Status{}, err // the message's data is lost, because its sender has failed

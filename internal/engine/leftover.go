@@ -58,7 +58,8 @@ type Unreceived struct {
 const maxUnreceived = 16
 
 // dropped records the messages of the program that the engine has dropped without a receive:
-// because their communicator was freed, or because this rank is in Finalize.
+// because their communicator was freed, because this rank is in Finalize, or because their data is lost
+// (see findUnexpected).
 type dropped struct {
 	n   int          // number of all such messages
 	few []Unreceived // the first maxUnreceived of them

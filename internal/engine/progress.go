@@ -460,7 +460,8 @@ func failedError(peer int32, err error) error {
 // peerDown ends the requests and waits that need a peer which has ended. left says that the peer
 // has shut down in good order. The program can still receive the messages of the peer that have
 // arrived whole. An RTS of the peer also stays in the unexpected queue, although its data is lost:
-// the receive that matches it must fail, and must not get a later message.
+// the receive that matches it must fail, and must not get a later message. (Receives from any source
+// ignore the RTS after Acknowledge; see findUnexpected.)
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	if e.peers[peer].err == nil {
 		e.markEnded(peer, failedError(peer, err), left)

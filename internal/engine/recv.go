@@ -56,7 +56,7 @@ func (c *Context) startRecv(buf []byte, env *Env, stays bool, parts *Partitions)
 	r.peer, r.tag = key.source, key.tag
 	r.node.key, r.status.Source = key, env.Peer
 	if e.unexpected.n > 0 {
-		if u := e.unexpected.find(key); u != nil {
+		if u := c.findUnexpected(key); u != nil {
 			e.unexpected.take(u)
 			e.accept(r, u)
 			return r
@@ -69,6 +69,24 @@ func (c *Context) startRecv(buf []byte, env *Env, stays bool, parts *Partitions)
 	r.phase = phasePosted
 	e.posted.post(r)
 	return r
+}
+
+// findUnexpected returns the earliest unexpected message that a receive or probe with the key accepts;
+// nil: there is none. For any source it first drops the messages whose data is lost because their
+// senders have ended, if Acknowledge has recorded the ends: the receive or probe ignores these senders.
+//
+// Hot path: no allocation.
+func (c *Context) findUnexpected(key matchKey) *unexpected {
+	e := c.e
+	for {
+		u := e.unexpected.find(key)
+		if u == nil || key.source != wild || !c.acknowledged[u.source] || u.header.Kind != wire.MsgRTS {
+			return u
+		}
+		e.unexpected.take(u)
+		e.noteDropped(u.source, &u.header)
+		e.discard(u)
+	}
 }
 
 // cannotReceive returns an error if a wait for source, a world rank, cannot succeed any more:
