@@ -83,6 +83,11 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(varints(nil, 0, 0, 0, loopNode, math.MaxInt, math.MaxInt, blockNode, math.MaxInt))
 	f.Add(varints(nil, math.MaxInt, 0, 0, sequenceNode, 2, math.MinInt, blockNode, 1, math.MaxInt, sameNode))
+	// The offsets are the multiples of the second one only because the products overflow.
+	const third = math.MaxUint64/3 + 2 // 3*third is 5 in an int
+	f.Add(varints(nil, 0, 0, 6, sequenceNode, 4, 0, blockNode, 1, third, sameNode, 2*third-1<<64, sameNode, 5, sameNode))
+	// The distance of the items fits into an int, but not the offset after the second one.
+	f.Add(varints(nil, 0, 0, 6, sequenceNode, 2, -5, blockNode, 1, math.MaxInt-5, sameNode))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := Parse(b)
 		if err != nil {

@@ -178,9 +178,9 @@ func (p *parser) sequence(depth int) (*node, int) {
 		size = p.add(size, n.size)
 		items = append(items, item{off: off, node: n})
 	}
-	// The offsets are relative to the first item, so their differences must fit, too.
+	// The offsets of the sequence are relative to its first item, and must fit into an int, too.
 	for i := range items {
-		p.add(items[i].off, p.mul(items[0].off, -1))
+		p.bound(p.add(items[i].off, p.mul(items[0].off, -1)), items[i].node)
 	}
 	if p.overflow {
 		p.bad = true

@@ -104,10 +104,12 @@ func sequence(items []item) (off int, n *node) {
 	return off, &node{size: size, items: merged}
 }
 
-// regular reports whether the items are equal nodes whose offsets are the multiples of stride.
+// regular reports whether the items are equal nodes whose offsets are the multiples of stride. The first
+// offset is 0. A multiple that does not fit into an int equals no offset.
 func regular(items []item, stride int) bool {
-	for i := range items {
-		if items[i].off != i*stride || !items[i].node.equal(items[0].node) {
+	var c checked
+	for i := 1; i < len(items); i++ {
+		if items[i].off != c.add(items[i-1].off, stride) || c.overflow || !items[i].node.equal(items[0].node) {
 			return false
 		}
 	}
