@@ -35,7 +35,7 @@ func ViewAs[T any](s []T, l *Layout) Buffer {
 		return b.broken(fmt.Errorf("%w: the layout uses the elements %d to %d, and the slice has %d", ErrCount, low, high-1, len(s)))
 	}
 	if b.Type.Size == 0 {
-		return View(s[:l.in.Size()])
+		return Buffer{b.data, l.in.Size(), b.Type} // the layout may have more elements than s, because elements repeat
 	}
 	if off, ok := l.in.Contiguous(); ok {
 		return View(s[off : off+l.in.Size()])

@@ -415,6 +415,15 @@ func TestWrongViews(t *testing.T) {
 			return err
 		})
 	})
+	t.Run("elements of size 0 that repeat", func(t *testing.T) {
+		ranks(t, 1, func(c *comm.Comm) error {
+			var v comm.View[struct{}]
+			require.NotPanics(t, func() { v = comm.Of(make([]struct{}, 1), comm.Vector(3, 1, 0)) })
+			require.NoError(t, v.Bsend(c, 0, 1))
+			_, err := v.Recv(c, 0, 1)
+			return err
+		})
+	})
 	t.Run("other counts", func(t *testing.T) {
 		ranks(t, 2, func(c *comm.Comm) error {
 			d, err := c.Dup()
