@@ -129,9 +129,9 @@ func (p *peer) push(src []byte, addr uint64) error {
 const exitGrace = 2 * time.Second
 
 // awaitIdle waits until the function idle returns true, which means that the peer is not copying.
-// It also returns when all threads of the peer's process have ended, and exitGrace after it has
-// found that the peer has ended or is disconnected. Usually it waits for the copy of one piece,
-// so it polls idle 100 times before it begins to sleep between two polls.
+// It also returns when it finds that all threads of the peer's process have ended (vanished), and
+// exitGrace after it has found that the peer has ended or is disconnected. Usually it waits for the
+// copy of one piece, so it polls idle 100 times before it begins to sleep between two polls.
 func (d *domain) awaitIdle(p *peer, idle func() bool) {
 	if _ = d.authenticate(p); p.pid == 0 {
 		return // the peer is not authenticated, so it has never copied
@@ -142,7 +142,7 @@ func (d *domain) awaitIdle(p *peer, idle func() bool) {
 			runtime.Gosched()
 			continue
 		}
-		if p.vanished() {
+		if d.vanished(p) {
 			return
 		}
 		switch {
@@ -156,11 +156,13 @@ func (d *domain) awaitIdle(p *peer, idle func() bool) {
 	}
 }
 
-// vanished reports whether all threads of the peer's process have ended. The kernel may mark
-// the end in the peer's state (liveness.go) before that: the threads end one by one,
-// and one of them may be in a copy.
-func (p *peer) vanished() bool {
-	if p.pid == os.Getpid() { // a rank of this process, which runs
+// vanished reports whether this rank knows that all threads of the peer's process have ended. The
+// kernel may mark the end in the peer's state (liveness.go) before that: the threads end one by one,
+// and one of them may be in a copy. vanished returns false if the probe of the peer has failed: the
+// peer may then be in another pid namespace, in which its process id names another process or none.
+// The peer is authenticated.
+func (d *domain) vanished(p *peer) bool {
+	if !d.direct(p) || p.pid == os.Getpid() { // the latter: a rank of this process, which runs
 		return false
 	}
 	fd, err := unix.PidfdOpen(p.pid, 0)

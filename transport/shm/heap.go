@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -307,11 +308,26 @@ func (s *heapRegion) Close() error {
 // still run. Such a process may store to memory that it has mapped.
 func (d *domain) disconnectedPeerRuns() bool {
 	for _, p := range d.locals {
-		if p != nil && p.disconnected && (p.pid == 0 && !p.ended() || p.pid != 0 && !p.vanished()) {
+		if p != nil && p.disconnected && d.mayRun(p) {
 			return true
 		}
 	}
 	return false
+}
+
+// mayRun reports whether a thread of the process of a peer may still run. If this rank cannot use the
+// peer's process id, it assumes that the threads have ended exitGrace after it has first found that the
+// peer has.
+func (d *domain) mayRun(p *peer) bool {
+	switch {
+	case p.pid != 0 && d.direct(p):
+		return !d.vanished(p)
+	case !p.ended():
+		return true
+	case p.endSeen.IsZero():
+		p.endSeen = time.Now()
+	}
+	return time.Since(p.endSeen) < exitGrace
 }
 
 // unpublish removes an extent from the directory. When it returns, no transfer of a peer

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -269,6 +270,56 @@ func TestFreedWhileMapped(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrKey)
 	require.EqualValues(t, 9, stale[0], "a peer that has not noticed the domain's end may still read it")
 	require.NoError(t, mr.Close(), "Close after the domain's Close")
+}
+
+// foreignPID is the process id of a peer in another pid namespace. No process has it in that of the
+// tests, because it is greater than all process ids of Linux.
+const foreignPID = 1 << 22
+
+// TestCloseAwaitsWritersOfAnotherNamespace closes an extent while a peer in another pid namespace
+// announces in its hazard line that it is writing to the extent. Close must not return before the
+// peer clears the line, although no process of this namespace has the peer's process id.
+func TestCloseAwaitsWritersOfAnotherNamespace(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, p := all[0], all[0].local(1)
+	require.NoError(t, a.authenticate(p))
+	p.pid = foreignPID
+	_, mr, err := a.Alloc(100)
+	require.NoError(t, err)
+	hazard := &a.seg.claims(1).hazards.key
+	hazard.Store(mr.Key())
+	closed := make(chan error, 1)
+	go func() { closed <- mr.Close() }() // ends when the hazard line is cleared; received below
+	select {
+	case err := <-closed:
+		require.Fail(t, "closed while a peer writes", "%v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	hazard.Store(0)
+	require.NoError(t, <-closed)
+}
+
+// TestMemoryOfADisconnectedPeerOfAnotherNamespace frees extents after this rank has disconnected a
+// peer in another pid namespace. The peer still runs and may store to them, so this rank must not use
+// their memory again before exitGrace after the end of the peer.
+func TestMemoryOfADisconnectedPeerOfAnotherNamespace(t *testing.T) {
+	all := sides(t, 2, "auto")
+	a, p := all[0], all[0].local(1)
+	require.NoError(t, a.authenticate(p))
+	p.pid = foreignPID
+	require.NoError(t, a.e.Disconnect(1))
+	free := func() bool {
+		_, mr, err := a.Alloc(100)
+		require.NoError(t, err)
+		at := mr.(*heapRegion).at
+		require.NoError(t, mr.Close())
+		return a.heap.free[0].at == at
+	}
+	require.False(t, free(), "the peer runs")
+	p.state.alive.Or(ownerDied)
+	require.False(t, free(), "a thread of the peer may still run")
+	p.endSeen = p.endSeen.Add(-exitGrace)
+	require.True(t, free())
 }
 
 // TestAllocLasting closes a domain that has memory from AllocLasting. The rank can still use the

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport"
@@ -31,20 +32,23 @@ type peer struct {
 	local int            // the peer's local rank
 	// page is the peer's card. Its identity may be anything until [domain.authenticate] has
 	// checked it.
-	page     *card
-	reach    reach          // whether this rank can copy from and to the peer's memory
-	state    *rankState     // whether the peer has joined, left or died
-	exited   *atomic.Uint32 // not 0: the launcher has noted that the peer's process has ended
-	card     *card          // page, once authenticate has checked it; nil before
-	pid      int            // the peer's process id, once authenticate has checked its card; 0 before
-	in       inRing         // the ring from the peer; its zero value until this rank first polls the ring
-	isWaiter bool           // this rank has set its bit in card.waiters of the peer
+	page   *card
+	reach  reach          // whether this rank can copy from and to the peer's memory
+	state  *rankState     // whether the peer has joined, left or died
+	exited *atomic.Uint32 // not 0: the launcher has noted that the peer's process has ended
+	card   *card          // page, once authenticate has checked it; nil before
+	// The peer's process id in its own pid namespace, once authenticate has checked its card; 0 before.
+	// If reach is reachDirect, it is also the id of the peer's process in the namespace of this rank.
+	pid      int
+	in       inRing // the ring from the peer; its zero value until this rank first polls the ring
+	isWaiter bool   // this rank has set its bit in card.waiters of the peer
 	// ending is the reason why the peer has ended, or nil if no end is known. This rank reads
 	// what the peer has sent before it sets err.
 	ending error
 	// disconnected: Disconnect was called. The peer's process may still run, but this rank waits
 	// for it only as long as for a peer that has ended.
 	disconnected bool
+	endSeen      time.Time // when mayRun has first found that the peer has ended; zero: it has not
 }
 
 // local returns the peer with a local rank. It makes the peer at its first use, because most

@@ -314,7 +314,7 @@ func (d *domain) helperActive(x *transfer) bool {
 	switch {
 	case !x.p.ended() && !x.p.disconnected:
 		return true
-	case x.p.vanished():
+	case d.vanished(x.p):
 		return false
 	case s.goneSince.IsZero():
 		s.goneSince = time.Now()
