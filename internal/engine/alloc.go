@@ -60,6 +60,14 @@ func (e *Engine) Alloc(n int) (*Span, error) {
 	if n <= 0 {
 		return &Span{e: e, freed: true}, nil
 	}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil, errFinalize
+	}
+	e.goroutines.Add(1) // Engine.close waits for the end of this call, which may free the span
+	e.mu.Unlock()
+	defer e.goroutines.Done()
 	s := &Span{e: e, regions: make([]transport.MemoryRegion, len(e.rails))}
 	err := s.allocShared(n)
 	if err == nil && s.home == nil {
@@ -187,6 +195,10 @@ func (e *Engine) Reap() error {
 		gone = append(gone, s)
 		return true
 	})
+	if len(gone) > 0 && !e.closed {
+		e.goroutines.Add(1) // Engine.close waits until the spans are freed
+		defer e.goroutines.Done()
+	}
 	e.mu.Unlock()
 	for _, s := range gone {
 		err = errors.Join(err, s.free())
@@ -207,12 +219,11 @@ func (s *Span) free() error {
 }
 
 // busyLocked reports whether Reap must not free the span yet: an operation or a window uses its
-// memory, or the engine is closed and has not closed the span's regions yet.
+// memory, or the engine is closed and has not closed the domains yet.
 func (s *Span) busyLocked() bool {
-	registered := slices.ContainsFunc(s.regions, func(mr transport.MemoryRegion) bool { return mr != nil })
 	// Once the engine is closed, only Engine.close closes regions, after Shutdown, because nothing
-	// else may use the transports during Shutdown.
-	if s.holds > 0 || s.e.closed && registered {
+	// else may use the transports during Shutdown and during Close of their domains.
+	if s.holds > 0 || s.e.closed && !s.e.domainsClosed {
 		return true
 	}
 	end := s.start + uintptr(len(s.mem))

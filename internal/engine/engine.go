@@ -392,8 +392,9 @@ type Engine struct {
 	query          peerQuery // what QueryPeers needs to know at its next call about the last one
 	account        account   // messages and time that Account returns
 
-	closed bool  // Close or Kill was called
-	fatal  error // why the engine has failed; nil: the engine has not failed
+	closed        bool  // Close or Kill was called
+	domainsClosed bool  // after closed was set, the domains of all rails were closed too
+	fatal         error // why the engine has failed; nil: the engine has not failed
 	// Signaled when, after closed was set, a goroutine leaves Engine.await or the background goroutine
 	// ends.
 	quiet   *sync.Cond
@@ -403,8 +404,10 @@ type Engine struct {
 	waitset waitset
 	// A value wakes the background goroutine; nil: the engine has no transport, and so no background
 	// goroutine.
-	kick          chan struct{}
-	goroutines    sync.WaitGroup // counts the background goroutine and that of the registrar
+	kick chan struct{}
+	// Counts the background goroutine, that of the registrar, and calls of Alloc and Reap that began
+	// before closed was set.
+	goroutines    sync.WaitGroup
 	failureReader sync.WaitGroup // counts the goroutine of failureLoop
 	registrar     registrar      // registers memory without the lock
 	workers       workers        // goroutines that run the functions of Engine.Go
@@ -505,8 +508,8 @@ func (e *Engine) Transport(rank int) string {
 // a send that is still queued. At last it shuts the transports down, which informs the peers that
 // this rank leaves. The caller makes sure, by a barrier, that all ranks have ended their
 // communication. If ctx ends, Close no longer waits for operations and peers. It always waits for a
-// registration of memory that is in progress. If another call of Close or Kill has closed the engine,
-// Close returns nil, and does not wait for that call.
+// registration of memory that is in progress, and for calls of Alloc and Reap. If another call of Close
+// or Kill has closed the engine, Close returns nil, and does not wait for that call.
 func (e *Engine) Close(ctx context.Context) error { return e.close(ctx, true) }
 
 // Kill closes the engine as the end of its process would: it waits for no operation, and does not
@@ -613,6 +616,7 @@ func (e *Engine) close(ctx context.Context, graceful bool) error {
 		err = errors.Join(err, e.rails[i].Domain.Close())
 	}
 	e.mu.Lock()
+	e.domainsClosed = true
 	e.failAll(func(*request) bool { return true }, errFinalize)
 	e.mu.Unlock()
 	e.endWorkers()
