@@ -592,22 +592,30 @@ func (p *PartRecv) All() iter.Seq2[int, error] {
 	}
 }
 
-// missing returns the number of partitions of the one message of a round that have not arrived.
+// missing returns the number of messages of a round that have not arrived. If the round is one
+// message, missing returns the number of its partitions that have not arrived.
 func (p *PartRecv) missing() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.posting != (engine.Request{}):
 		return math.MaxInt // so that awaitOne does not wait once the receives are posted
-	case p.single == nil || p.err != nil || len(p.reqs) == 0: // the last one: the operation was freed
+	case p.err != nil || len(p.reqs) == 0: // the last one: the operation was freed
 		return 0
+	case p.single != nil:
+		return p.reqs[0].Missing()
 	}
-	return p.reqs[0].Missing()
+	n := 0
+	for _, r := range p.reqs {
+		if arrived, _ := r.Peek(); !arrived {
+			n++
+		}
+	}
+	return n
 }
 
-// awaitOne blocks until one more message of the sender has arrived, if one is missing. If the
-// round is one message, awaitOne blocks until one more partition has arrived. before is an earlier
-// result of missing.
+// awaitOne blocks until missing returns less than before, an earlier result of it, or 0. So it does
+// not wait for a further arrival if something has arrived since that call of missing.
 func (p *PartRecv) awaitOne(before int) error {
 	p.mu.Lock()
 	done, err := p.posted("All", true)
@@ -626,6 +634,9 @@ func (p *PartRecv) awaitOne(before int) error {
 		if arrived, _ := r.Peek(); !arrived {
 			missing = append(missing, r)
 		}
+	}
+	if len(missing) < before {
+		return nil
 	}
 	if _, err := engine.WaitAny(p.c.Context(), len(missing), func(i int) engine.Request { return missing[i] }); err != nil {
 		return p.fail("All", err)

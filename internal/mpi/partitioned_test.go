@@ -181,6 +181,72 @@ func TestPartitionsMatchInOrder(t *testing.T) {
 	})
 }
 
+// TestAllBetweenArrivals: the sender waits for an acknowledgement of each partition before it sends
+// the next one. The receiver acknowledges partitions in a loop over All. The first partition may
+// arrive during a pass of All over the partitions, after All has looked for it. All must not wait for
+// another one then.
+func TestAllBetweenArrivals(t *testing.T) {
+	const parts, operations, rounds = 64, 20, 2
+	ranks(t, 2, func(c *comm.Comm) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		c = c.WithContext(ctx)
+		token := make([]int, 1)
+		for range operations {
+			if c.Rank() == 0 {
+				p, err := comm.PsendInit(c, make([]int, parts), parts, 1, 0)
+				if err != nil {
+					return err
+				}
+				for range rounds {
+					if err := errors.Join(p.Start(), p.Ready(0), comm.Send(c, token, 1, 1)); err != nil {
+						return err
+					}
+					for i := 1; i <= parts; i++ {
+						if _, err := comm.Recv(c, token, 1, 2); err != nil {
+							return err
+						}
+						if i < parts {
+							if err := p.Ready(i); err != nil {
+								return err
+							}
+						}
+					}
+					if err := p.Wait(); err != nil {
+						return err
+					}
+				}
+				if err := p.Free(); err != nil {
+					return err
+				}
+				continue
+			}
+			var q *comm.PartRecv
+			for round := range rounds {
+				_, err := comm.Recv(c, token, 0, 1)
+				if err == nil && round == 0 {
+					q, err = comm.PrecvInit(c, make([]int, parts), parts, 0, 0)
+				}
+				if err := errors.Join(err, q.Start()); err != nil {
+					return err
+				}
+				for _, err := range q.All() {
+					if err := errors.Join(err, comm.Send(c, token, 0, 2)); err != nil {
+						return err
+					}
+				}
+				if err := q.Wait(); err != nil {
+					return err
+				}
+			}
+			if err := q.Free(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // TestPartitionErrors checks the errors of wrong uses.
 func TestPartitionErrors(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
