@@ -276,12 +276,12 @@ func FirstPending(n int, at func(i int) Request) int {
 	return first
 }
 
-// EachDone calls f, in order, with the index of each request that has ended, among the n requests
-// that at returns. It leaves out zero requests. It calls at and f under an engine's lock, so they
-// must not use the engine.
+// EachDone calls f, in order, with the index of each request that has ended and was not collected,
+// among the n requests that at returns. It leaves out zero requests. It calls at and f under an
+// engine's lock, so they must not use the engine.
 func EachDone(n int, at func(i int) Request, f func(i int)) {
 	eachLocked(n, at, func(i int, q Request) bool {
-		if q.doneLocked() {
+		if q.r.gen == q.gen && q.r.done {
 			f(i)
 		}
 		return true

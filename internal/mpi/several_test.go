@@ -136,6 +136,28 @@ func several(c *comm.Comm, rnd *rand.Rand) error {
 	if i >= 0 || !done || err != nil {
 		return fmt.Errorf("TestAny of copies: %d, %v, %w", i, done, err)
 	}
-	i, _, err = comm.WaitAny(copies)
-	return first(err, same("WaitAny of copies", []int{i}, []int{-1}))
+	if some := comm.TestSome(append([]comm.Request(nil), copies...), nil); len(some) != 0 {
+		return fmt.Errorf("TestSome of copies: %d completions", len(some))
+	}
+	some, err := comm.WaitSome(append([]comm.Request(nil), copies...), nil)
+	if err != nil || len(some) != 0 {
+		return fmt.Errorf("WaitSome of copies: %d completions, %w", len(some), err)
+	}
+	i, _, err = comm.WaitAny(append([]comm.Request(nil), copies...))
+	if err := first(err, same("WaitAny of copies", []int{i}, []int{-1})); err != nil {
+		return err
+	}
+	// WaitSome waits for a request beside a copy.
+	in := []int{-1}
+	rs = []comm.Request{copies[0], comm.Irecv(c, in, 0, next)}
+	if some := comm.TestSome(rs, nil); len(some) != 0 {
+		return fmt.Errorf("TestSome of a copy and a request in progress: %v", some)
+	}
+	if err := comm.Send(c, []int{next}, 0, next); err != nil {
+		return err
+	}
+	if some, err = comm.WaitSome(rs, nil); err != nil || len(some) != 1 || some[0].Index != 1 {
+		return fmt.Errorf("WaitSome of a copy and a request: %v, %w", some, err)
+	}
+	return same("data", in, []int{next})
 }
