@@ -319,9 +319,13 @@ func (p *PartSend) Wait() error {
 	}
 	if !p.given {
 		select {
-		case <-p.all:
-		case <-p.c.Context().Done():
-			return p.fail("Wait", p.c.Context().Err())
+		case <-p.all: // even if the context has ended
+		default:
+			select {
+			case <-p.all:
+			case <-p.c.Context().Done():
+				return p.fail("Wait", p.c.Context().Err())
+			}
 		}
 		p.given = true
 	}
@@ -335,6 +339,10 @@ func (p *PartSend) Test() (bool, error) {
 		return true, nil
 	case p.left.Load() > 0 || !engine.AllDone(len(p.reqs), func(i int) engine.Request { return p.reqs[i] }):
 		return false, nil
+	}
+	if !p.given {
+		<-p.all // the call of Ready that has set left to 0 sends it next
+		p.given = true
 	}
 	return true, p.Wait()
 }

@@ -247,6 +247,36 @@ func TestAllBetweenArrivals(t *testing.T) {
 	})
 }
 
+// TestCompletePartSend: if a partitioned send is complete, Test reports that without the error of its
+// context, even if the context has ended.
+func TestCompletePartSend(t *testing.T) {
+	ranks(t, 2, func(c *comm.Comm) error {
+		for range 64 {
+			if c.Rank() == 1 {
+				q, err := comm.PrecvInit(c, make([]int, 4), 2, 0, 0)
+				if err := errors.Join(err, q.Start(), q.Wait(), q.Free(), c.Barrier()); err != nil {
+					return err
+				}
+				continue
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p, err := comm.PsendInit(c.WithContext(ctx), make([]int, 4), 2, 1, 0)
+			if err := errors.Join(err, p.Start(), p.ReadyRange(0, 2), c.Barrier()); err != nil {
+				return err
+			}
+			cancel()
+			for done := false; !done && err == nil; {
+				done, err = p.Test()
+			}
+			if err := errors.Join(err, p.Free()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // TestPartitionErrors checks the errors of wrong uses.
 func TestPartitionErrors(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
