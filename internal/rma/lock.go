@@ -125,6 +125,9 @@ func (t *target) request(exclusive, try bool) error {
 			return t.invalid()
 		}
 		defer t.lockTable.unlatch()
+		if err := t.invalid(); err != nil { // the target has died while this rank waited for the latch
+			return err
+		}
 		if t.lock != lockNone { // another goroutine has requested it in the meantime
 			return nil
 		}

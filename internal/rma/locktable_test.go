@@ -1,6 +1,7 @@
 package rma
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -109,6 +110,39 @@ func TestDeadHolderOfLatch(t *testing.T) {
 			require.Equal(t, stateFree, b.state(1))
 			require.Equal(t, name == "lock", b.state(0) == stateExclusive)
 			require.LessOrEqual(t, b.sharing, uint64(1))
+		})
+	}
+}
+
+// TestTargetDiesWithLatch: a target dies while it holds the latch of its own lock table, for which
+// Lock waits. Lock returns an error and leaves no lock or request, so later epochs with other targets
+// work.
+func TestTargetDiesWithLatch(t *testing.T) {
+	for name, free := range map[string]bool{"free": true, "locked": false} {
+		t.Run(name, func(t *testing.T) {
+			p, set := flavours()["shared"]()
+			ms := openWindows(t, openEngines(t, 3, p, set), 8, ofInt64())
+			m, dying := ms[0], ms[1]
+			if !free {
+				require.NoError(t, ms[2].Lock(background, 1, true))
+			}
+			require.True(t, dying.targets[1].lockTable.tryLatch(dying.rank))
+			done := make(chan error, 1)
+			go func() { done <- m.Lock(background, 1, true) }() // ends when it has the latch
+			for waiting := false; !waiting; {
+				m.port.Lock()
+				waiting = m.targets[1].lockWaiters > 0
+				m.port.Unlock()
+			}
+			dying.e.Kill()
+			each(t, ms[:1], func(*member) error { return wantErr(<-done, engine.ErrProcFailed) })
+			require.Zero(t, m.targets[1].lockTable.latch.Load())
+			require.Zero(t, m.requested)
+			require.Zero(t, m.cfg.Locks.Load())
+			each(t, ms[:1], func(m *member) error {
+				return errors.Join(m.LockAll(background), m.Put(background, 2, 0, word(7)), m.UnlockAll(background))
+			})
+			require.Equal(t, int64(7), get(ms[2].local))
 		})
 	}
 }
