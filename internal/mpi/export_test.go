@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"math"
 	"runtime"
+	"testing"
 
 	"github.com/weft-hpc/weft/internal/bootstrap"
 	"github.com/weft-hpc/weft/internal/coll"
@@ -183,4 +184,11 @@ func DialRoots(c *Comm, addr string) error {
 		return err
 	}
 	return w.KVS.Finalize()
+}
+
+// SetMemory makes memory return n until the test ends.
+func SetMemory(t testing.TB, n int) {
+	before := memory
+	memory = func() int { return n }
+	t.Cleanup(func() { memory = before })
 }

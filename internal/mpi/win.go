@@ -188,6 +188,16 @@ func (l *link) openWindow(x *Win, n int, ops uint64) error {
 // window's own communicator, so that no other rank waits for this one. name is the name of the
 // call, and ops the result of opBits.
 func (x *Win) connect(name string, local []byte, alloc int, ops uint64) error {
+	contiguous := x.flavor == FlavorShared && !x.options.Separate
+	var offset, total int
+	if contiguous {
+		var err error
+		if offset, total, err = x.places(); err != nil { // all ranks find this
+			err = x.of.fail(name, noRank, noRank, err)
+			x.c.s.revoke(err) // for a rank that knows of more memory
+			return err
+		}
+	}
 	l, err := x.c.begin(name)
 	if err != nil {
 		return err
@@ -202,12 +212,7 @@ func (x *Win) connect(name string, local []byte, alloc int, ops uint64) error {
 		},
 		Dynamic: x.flavor == FlavorDynamic, NoLocks: x.options.NoLocks, Unordered: x.options.Unordered,
 		DeferredFrees: &x.c.s.job.deferredFrees, Locks: &x.c.s.job.home.locks,
-	}
-	if x.flavor == FlavorShared && !x.options.Separate {
-		cfg.Contiguous = true
-		if cfg.Offset, cfg.Total, err = x.places(); err != nil {
-			return l.end(err)
-		}
+		Contiguous: contiguous, Offset: offset, Total: total,
 	}
 	cfg.Datatype, cfg.HasType = datatype(x.elem)
 	x.comparable = comparableBytes(x.elem)
@@ -271,9 +276,12 @@ func (x *Win) settle(name string, own rma.Reach) error {
 }
 
 // places returns where this rank's part of a contiguous window begins, and the length of all parts, in
-// bytes.
+// bytes. It returns ErrCount if the ranks share the memory of one host, which is too small for all
+// parts.
 func (x *Win) places() (offset, total int, err error) {
+	shared := true // all ranks share memory
 	for r, n := range x.lens {
+		shared = shared && x.c.s.p2p.SharesMemory(r)
 		if r == x.c.s.rank {
 			offset = total
 		}
@@ -282,6 +290,9 @@ func (x *Win) places() (offset, total int, err error) {
 			return 0, 0, fmt.Errorf("%w: the parts have too many elements", ErrCount)
 		}
 		total += bytes
+	}
+	if shared && total > memory() {
+		return 0, 0, fmt.Errorf("%w: the parts need %d bytes, more memory than this host has", ErrCount, total)
 	}
 	return offset, total, nil
 }

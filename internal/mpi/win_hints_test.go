@@ -6,6 +6,7 @@ import (
 
 	"github.com/weft-hpc/weft/comm"
 	"github.com/weft-hpc/weft/comm/commtest"
+	"github.com/weft-hpc/weft/internal/mpi"
 	"github.com/weft-hpc/weft/transport/inproc"
 )
 
@@ -87,6 +88,25 @@ func TestSharedWindowWithout(t *testing.T) {
 		return first(wantErr("shared", err, comm.ErrRMAShared, "NewSharedWin"), wantErr("apart", err2, comm.ErrRMAShared, ""),
 			unless(err3, comm.ErrCount, comm.ErrRevoked))
 	}, commtest.WithProviders(inproc.NewFabric(inproc.WithoutSharedMemory())))
+}
+
+// TestSharedWindowTooLarge: NewSharedWin fails on all ranks if the host has memory for each part but
+// not for all of them. The communicator stays usable.
+func TestSharedWindowTooLarge(t *testing.T) {
+	mpi.SetMemory(t, 1<<20)
+	overShared(t, 4, func(c *comm.Comm) error {
+		for range 5 {
+			_, err := comm.NewSharedWin[byte](c, 1<<19)
+			if err := first(wantErr("all parts", err, comm.ErrCount, "NewSharedWin"), c.Barrier()); err != nil {
+				return err
+			}
+		}
+		w, err := comm.NewSharedWin[byte](c, 1<<18)
+		if err != nil {
+			return err
+		}
+		return w.Free()
+	})
 }
 
 // TestHints: hints forbid calls, and windows with them work.

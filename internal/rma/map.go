@@ -55,9 +55,14 @@ func (w *Window) allocate() {
 	}
 	_ = w.cfg.DeferredFrees.Sweep() // ignore errors, which concern other windows
 	w.own.unshared = true
+	all := true // all ranks share memory with this one
 	for i := range n {
-		if i != w.port.Rank() && ctx.SharesMemory(i) {
+		switch {
+		case i == w.port.Rank():
+		case ctx.SharesMemory(i):
 			w.own.unshared = false
+		default:
+			all = false
 		}
 	}
 	if !w.own.unshared {
@@ -67,7 +72,7 @@ func (w *Window) allocate() {
 	}
 	size := w.cfg.Alloc
 	if w.cfg.Contiguous {
-		if size = w.cfg.Total; w.port.Rank() != 0 {
+		if size = w.cfg.Total; w.port.Rank() != 0 || !all {
 			size = 0
 		}
 	}
@@ -81,6 +86,9 @@ func (w *Window) allocate() {
 		}
 		fallthrough
 	default:
+		if w.cfg.Contiguous && n > 1 {
+			break // other ranks could not map private memory, so Settle returns ErrShared
+		}
 		w.local = alignedBytes(size)
 	}
 	if n == 1 {
@@ -113,6 +121,8 @@ func (w *Window) describe(part *Part) {
 			return
 		}
 		part.Key, part.Offset = key, off
+	case w.cfg.Contiguous && w.rank == 0 && w.cfg.Total > 0: // allocate has not got the memory
+		return
 	}
 	if w.cfg.Contiguous {
 		part.Offset = w.cfg.Offset

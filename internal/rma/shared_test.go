@@ -149,6 +149,51 @@ func TestHowRanksReachEachOther(t *testing.T) {
 	}
 }
 
+// TestNoMemoryForContiguous: if the ranks of a contiguous window do not all share memory, or rank 0
+// cannot allocate it, rank 0 allocates no memory for the parts, and Settle returns ErrShared on all
+// ranks.
+func TestNoMemoryForContiguous(t *testing.T) {
+	const n, size = 3, 1 << 12
+	for name, p := range map[string]transport.Provider{
+		"none": inproc.NewFabric(inproc.WithoutSharedMemory()),
+		"full": &sharer{Fabric: inproc.NewFabric(), alloc: func(_, bytes int) error {
+			if bytes == n*size {
+				return errors.New("no memory")
+			}
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ms, parts, all := make([]*member, n), make([]Part, n), ^Reach(0)
+			for i, e := range openEngines(t, n, p, nil) {
+				cfg := ofInt64()
+				cfg.Ctx, cfg.Alloc, cfg.Contiguous, cfg.Offset, cfg.Total = e.OpenContext(2, []int{0, 1, 2}), size, true, i*size, n*size
+				w, part, err := New(cfg)
+				require.NoError(t, err)
+				require.Zero(t, len(w.Joint()))
+				ms[i], parts[i] = &member{Window: w}, part
+			}
+			for _, m := range ms {
+				reach, err := m.Connect(parts)
+				require.NoError(t, err)
+				all &= reach
+			}
+			for _, m := range ms {
+				require.ErrorIs(t, m.Settle(all), ErrShared)
+			}
+			for _, m := range ms {
+				require.NoError(t, m.Close())
+			}
+			if f, ok := p.(*sharer); ok {
+				for _, m := range ms {
+					require.NoError(t, m.cfg.DeferredFrees.Sweep())
+				}
+				require.Zero(t, f.bytes.Load())
+			}
+		})
+	}
+}
+
 // TestUnalignedParts checks that accumulates work on a part in the user's memory that is not
 // aligned for the processor's atomics.
 func TestUnalignedParts(t *testing.T) {
