@@ -87,7 +87,8 @@ func (w *Win[T]) Flush(target int) error { return w.in().Flush(target) }
 // FlushLocal does not allocate.
 func (w *Win[T]) FlushLocal(target int) error { return w.in().FlushLocal(target) }
 
-// FlushAll is [Win.Flush] of all targets (MPI_Win_flush_all).
+// FlushAll is [Win.Flush] of all targets (MPI_Win_flush_all). It does not report the failure of a
+// target with which an epoch of [Win.LockAll] has had no operation.
 func (w *Win[T]) FlushAll() error { return w.in().FlushAll() }
 
 // FlushLocalAll is [Win.FlushLocal] of all targets (MPI_Win_flush_local_all).

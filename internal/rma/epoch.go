@@ -313,7 +313,8 @@ func (w *Window) finishEpoch(ctx context.Context, closed func()) error {
 // epochError returns the first error of the epoch with a target, and clears it for the next epoch.
 // If there is none, it returns why the window is unusable, or nil.
 func (t *target) epochError() error {
-	err := t.err
+	err := t.firstError()
+	t.lost = false
 	if t.err != nil {
 		t.err = nil
 		t.updateFlags()
@@ -322,6 +323,15 @@ func (t *target) epochError() error {
 		err = t.w.err
 	}
 	return err
+}
+
+// firstError returns the first error of the epoch with a target, or nil. If the target has failed and
+// its part is mapped, no operation has an error: its stores went to memory that no rank reads.
+func (t *target) firstError() error {
+	if t.err == nil && t.lost {
+		return t.down
+	}
+	return t.err
 }
 
 // Flush blocks until all operations of this rank with the target are complete there
@@ -361,7 +371,8 @@ func (w *Window) flush(ctx context.Context, target int, local bool) error {
 	return w.err
 }
 
-// FlushAll is [Window.Flush] for all targets.
+// FlushAll is [Window.Flush] for all targets. It does not report the failure of a target with which
+// an epoch of [Window.LockAll] has had no operation.
 func (w *Window) FlushAll(ctx context.Context) error { return w.flushAll(ctx, false) }
 
 // FlushLocalAll is [Window.FlushLocal] for all targets.
@@ -377,7 +388,7 @@ func (w *Window) flushAll(ctx context.Context, local bool) error {
 		return err
 	}
 	for i := range w.targets {
-		if err := w.targets[i].err; err != nil {
+		if err := w.targets[i].firstError(); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package rma
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -198,6 +199,71 @@ func TestDirectTargetDies(t *testing.T) {
 				return err
 			})
 			require.Equal(t, pattern(1000, 3), other.local[8:1008])
+		})
+	}
+}
+
+// TestMappedTargetDies: a target dies after this rank has stored to its mapped part. The calls that
+// flush the epoch and end it report that, as those for one target do, if the epoch had operations
+// with the target. The next epoch works.
+func TestMappedTargetDies(t *testing.T) {
+	for name, x := range map[string]struct {
+		begin func(m *member) error
+		put   int // the target of the operation
+		flush func(m *member) error
+		end   func(m *member) error
+		want  error
+	}{
+		"LockAll": {
+			func(m *member) error { return m.LockAll(background) }, 1,
+			func(m *member) error { return m.FlushAll(background) },
+			func(m *member) error { return m.UnlockAll(background) }, engine.ErrProcFailed,
+		},
+		"LockAll, another target": {
+			func(m *member) error { return m.LockAll(background) }, 2,
+			func(m *member) error { return m.FlushAll(background) },
+			func(m *member) error { return m.UnlockAll(background) }, nil,
+		},
+		"LockAllUnchecked": {
+			func(m *member) error { return m.LockAllUnchecked() }, 1,
+			func(m *member) error { return m.FlushLocalAll(background) },
+			func(m *member) error { return m.UnlockAll(background) }, engine.ErrProcFailed,
+		},
+		"Lock": {
+			func(m *member) error { return m.Lock(background, 1, true) }, 1,
+			func(m *member) error { return m.FlushAll(background) },
+			func(m *member) error { return m.Unlock(background, 1) }, engine.ErrProcFailed,
+		},
+		"Start": {
+			func(m *member) error { return m.Start([]int{1, 2}) }, 1,
+			func(*member) error { return engine.ErrProcFailed },
+			func(m *member) error { return m.Complete(background) }, engine.ErrProcFailed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, set := flavours()["shared"]()
+			ms := openWindows(t, openEngines(t, 3, p, set), 8, ofInt64())
+			each(t, ms[:1], func(m *member) error {
+				if err := errors.Join(x.begin(m), m.Put(background, x.put, 0, word(1))); err != nil {
+					return err
+				}
+				ms[1].e.Kill()
+				for down := false; !down; {
+					if err := m.Sync(); err != nil {
+						return err
+					}
+					m.port.Lock()
+					down = m.targets[1].down != nil
+					m.port.Unlock()
+				}
+				for _, call := range []func(m *member) error{x.flush, x.flush, x.end} {
+					if err := call(m); !errors.Is(err, x.want) {
+						return fmt.Errorf("got error %w, want %w", err, x.want)
+					}
+				}
+				return errors.Join(m.LockAll(background), m.Put(background, 2, 0, word(7)), m.FlushAll(background), m.UnlockAll(background))
+			})
+			require.Equal(t, int64(7), get(ms[2].local))
 		})
 	}
 }

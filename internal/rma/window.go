@@ -179,6 +179,7 @@ type target struct {
 	// This rank's operations with the target.
 	err         error      // the first error since the epoch began; nil: none
 	down        error      // why no operation with the target can succeed any more; nil: they can
+	lost        bool       // the target has failed during this epoch, which may have stored to its mapped part
 	started     uint64     // number of operations, ever
 	oldest      *operation // first operation that is not complete, linked by operation.younger
 	newest      *operation // the last one
@@ -461,6 +462,7 @@ func (t *target) fail(err error) {
 		return
 	}
 	t.down = err
+	t.lost = t.ready.Load() && !t.w.fence // a fence epoch ends with a barrier, which reports the failure
 	t.setLock(lockNone)
 	t.updateFlags()
 	for _, q := range [...]*fifo{&t.queued, &t.awaited, &t.waiting} {
