@@ -361,8 +361,8 @@ func (e *Engine) receiveReply(source int32, m *wire.Message, data []byte) error 
 		return errHandle
 	case m.Kind == wire.MsgFin:
 		r.err = finError(r.ctx.rank(source), "receive", data)
-		if p := r.parts; p != nil && r.err == nil && p.left > 0 {
-			return errHandle // the receiver cannot have all partitions
+		if p := r.parts; p != nil && r.err == nil && p.left > 0 && p.remote != 0 {
+			return errHandle // the receiver has a buffer for the message, and cannot have all partitions
 		} else if p != nil && r.err != nil {
 			p.remote = 0 // the receiver begins again with other Partitions
 		}

@@ -48,9 +48,9 @@ const partitionsBit = 1 << 61
 // the first message, and 1 if a round is one message.
 const offerBytes = 32
 
-// maxEmpty is the maximum number of partitions in an offer whose partitions have no data. The
-// receiver allocates a request for each partition, and the length of its buffer does not limit
-// their number.
+// maxEmpty is the maximum number of partitions in an offer whose partitions have no data, and the
+// maximum number of messages that PartRecv.refuse receives. The receiver allocates a request for each
+// of them, and the length of its buffer does not limit their number.
 const maxEmpty = 1 << 20
 
 // partitions returns the state whose contexts carry partitioned messages. The first call makes it.
@@ -369,6 +369,7 @@ type PartRecv struct {
 	err     error // of the offer; each Wait returns it
 	base    int   // tag of the first message
 	sent    int   // length of a partition of the sender in bytes
+	refused int   // number of messages of a round that refuse receives; 0 unless the offer has another length
 }
 
 // PrecvInit implements comm.PrecvInit, which documents the call.
@@ -400,6 +401,7 @@ func (p *PartRecv) Start() error {
 	case p.known:
 		p.post()
 	case p.err != nil && p.offered.Collected(): // the offer was wrong, or its sender has failed
+		p.refuse()
 	default:
 		p.posting = p.s.job.eng.Go(p.prepare)
 	}
@@ -407,7 +409,7 @@ func (p *PartRecv) Start() error {
 }
 
 // prepare waits for the offer and posts the receives. Until prepare returns, no other goroutine
-// uses known, err, base, sent, single and reqs.
+// uses known, err, base, sent, refused, single and reqs.
 func (p *PartRecv) prepare() error {
 	st, err := p.offered.Wait(p.c.Context())
 	if err != nil {
@@ -424,6 +426,10 @@ func (p *PartRecv) prepare() error {
 		return fmt.Errorf("%w: the offer of rank %d has %d bytes and wrong contents", engine.ErrMismatch, p.peer, st.Bytes)
 	}
 	if parts*sent != len(p.mem) {
+		if messages <= maxEmpty {
+			p.base, p.refused = base, messages
+		}
+		p.refuse()
 		return fmt.Errorf("%w: rank %d sends %d bytes, this rank receives %d", ErrCount, p.peer, parts*sent, len(p.mem))
 	}
 	p.known, p.base, p.sent = true, base, sent
@@ -433,6 +439,14 @@ func (p *PartRecv) prepare() error {
 	p.reqs = make([]engine.Request, messages)
 	p.post()
 	return nil
+}
+
+// refuse releases the sender of a round whose buffer has another length: it posts receives without
+// buffers for the messages. No call waits for these receives.
+func (p *PartRecv) refuse() {
+	for i := range p.refused {
+		p.s.coll.Irecv(nil, engine.Env{Peer: p.member, Tag: p.base + i, Sig: p.sig}).Abandon()
+	}
 }
 
 // post posts the receives of a round.

@@ -277,6 +277,50 @@ func TestCompletePartSend(t *testing.T) {
 	})
 }
 
+// TestPartitionsOfOtherLength: the receiver's buffer has another length than the sender's. Each round
+// of the receiver returns ErrCount, and each round of the sender ends.
+func TestPartitionsOfOtherLength(t *testing.T) {
+	overFabrics(t, []int{2}, func(c *comm.Comm) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		c = c.WithContext(ctx)
+		const parts, n = 2, 2 << 16
+		token := make([]int, 1)
+		for _, other := range []int{n / 2, 2 * n, 0} {
+			if c.Rank() == 0 {
+				p, err := comm.PsendInit(c, make([]int, n), parts, 1, 0)
+				for range 3 {
+					// Rank 1 may have refused the round before partition 1 is ready.
+					err = errors.Join(err, p.Start(), p.Ready(0))
+					if err == nil {
+						_, err = comm.Recv(c, token, 1, 1)
+					}
+					if err := errors.Join(err, p.Ready(1), p.Wait()); err != nil {
+						return err
+					}
+				}
+				if err := errors.Join(p.Free(), c.Barrier()); err != nil {
+					return err
+				}
+				continue
+			}
+			q, err := comm.PrecvInit(c, make([]int, other), 1, 0, 0)
+			for range 3 {
+				if err := errors.Join(err, q.Start()); err != nil {
+					return err
+				}
+				if err := errors.Join(wantErr("Wait", q.Wait(), comm.ErrCount, "Wait"), comm.Send(c, token, 0, 1)); err != nil {
+					return err
+				}
+			}
+			if err := errors.Join(q.Free(), c.Barrier()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // TestPartitionErrors checks the errors of wrong uses.
 func TestPartitionErrors(t *testing.T) {
 	ranks(t, 2, func(c *comm.Comm) error {
