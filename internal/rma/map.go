@@ -45,6 +45,8 @@ type shared struct {
 	lockTableRegion transport.MemoryRegion // of the lock table; nil: the lock table is not in shared memory
 	lockTable       []byte                 // nil: there is none
 	unshared        bool                   // no other rank has mapped or will map any of it
+	// This rank has returned from Connect, so another rank may have returned from Settle and use the part.
+	connected bool
 }
 
 // allocate allocates this rank's lock table, and its part if Config.Alloc asks for it.
@@ -333,13 +335,25 @@ func (w *Window) unmap() error {
 	return err
 }
 
-// freeOwn frees this rank's own memory, now or when no other rank accesses it any more.
+// freeOwn frees this rank's own memory, now or when no other rank accesses it any more. If the creation
+// of the window has failed before Connect, other ranks may not know that this rank has left, and it may
+// not know that they have. But then no rank accesses the part, and freeOwn frees it now.
 func (w *Window) freeOwn() error {
+	var err error
+	if !w.own.connected {
+		w.port.Lock()
+		w.port.Drop(w.own.hold)
+		w.port.Unlock()
+		if w.own.region != nil {
+			err = w.cfg.Ctx.FreeShared(w.own.region)
+		}
+		w.own.hold, w.own.region = nil, nil
+	}
 	x := deferredFree{port: w.port, ctx: w.cfg.Ctx, rank: w.rank, own: w.own}
 	if w.own.lockTableRegion != nil && !w.own.unshared {
 		x.lockTable = lockTableOf(w.own.lockTable, w.port.Size())
 	}
-	return w.cfg.DeferredFrees.add(x)
+	return errors.Join(err, w.cfg.DeferredFrees.add(x))
 }
 
 // DeferredFrees holds memory of closed windows that some ranks may still use, after a failure or a

@@ -194,6 +194,27 @@ func TestNoMemoryForContiguous(t *testing.T) {
 	}
 }
 
+// TestClosedBeforeConnect: if the creation of a window fails after New, Close frees the part at once,
+// although this rank does not know whether the others have left the window. Only the lock table stays.
+func TestClosedBeforeConnect(t *testing.T) {
+	const n, size = 2, 1 << 16
+	f := &sharer{Fabric: inproc.NewFabric()}
+	var ws []*Window
+	for _, e := range openEngines(t, n, f, nil) {
+		cfg := ofInt64()
+		cfg.Ctx, cfg.Alloc = e.OpenContext(2, []int{0, 1}), size
+		w, _, err := New(cfg)
+		require.NoError(t, err)
+		ws = append(ws, w)
+	}
+	require.GreaterOrEqual(t, f.bytes.Load(), int64(n*size))
+	for _, w := range ws {
+		require.NoError(t, w.Close())
+		require.NoError(t, w.cfg.DeferredFrees.Sweep())
+	}
+	require.LessOrEqual(t, f.bytes.Load(), int64(n*lockTableSize(n)))
+}
+
 // TestUnalignedParts checks that accumulates work on a part in the user's memory that is not
 // aligned for the processor's atomics.
 func TestUnalignedParts(t *testing.T) {

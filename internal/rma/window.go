@@ -328,6 +328,7 @@ func (w *Window) Connect(parts []Part) (Reach, error) {
 	if w.cfg.Contiguous {
 		w.joinParts()
 	}
+	w.own.connected = true
 	return w.mapParts(), nil
 }
 
@@ -373,6 +374,7 @@ func (w *Window) Settle(all Reach) error {
 		return w.err
 	}
 	if w.cfg.Contiguous && (all&reachLockTables == 0 || all&reachParts == 0) {
+		w.own.connected = false // no rank uses the window, because all get this error
 		return ErrShared
 	}
 	if all&reachHost == 0 {
