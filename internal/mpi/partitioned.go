@@ -317,6 +317,7 @@ func (p *PartSend) Wait() error {
 	if p == nil || !p.active.Load() {
 		return nil
 	}
+	t := p.c.timing()
 	if !p.given {
 		select {
 		case <-p.all: // even if the context has ended
@@ -329,7 +330,16 @@ func (p *PartSend) Wait() error {
 		}
 		p.given = true
 	}
-	return p.wait(-1)
+	return p.waited(&t, -1)
+}
+
+// waited is partitioned.wait, as the end of a call that began at t.
+func (p *partitioned) waited(t *timing, n int) error {
+	err := p.wait(n)
+	if err == nil {
+		t.end(opWait, p.peer, noRank, len(p.mem))
+	}
+	return err
 }
 
 // Test implements comm.PartSend.Test, which documents the call.
@@ -546,6 +556,7 @@ func (p *PartRecv) Wait() error {
 		p.active.Store(false)
 		return nil
 	}
+	t := p.c.timing()
 	p.mu.Lock()
 	done, err := p.posted("Wait", true)
 	if !done && p.posting == (engine.Request{}) {
@@ -556,9 +567,9 @@ func (p *PartRecv) Wait() error {
 		return err
 	}
 	if p.single != nil {
-		return p.wait(len(p.mem))
+		return p.waited(&t, len(p.mem))
 	}
-	return p.wait(p.sent)
+	return p.waited(&t, p.sent)
 }
 
 // Test implements comm.PartRecv.Test, which documents the call.
@@ -639,6 +650,7 @@ func (p *PartRecv) missing() int {
 // awaitOne blocks until missing returns less than before, an earlier result of it, or 0. So it does
 // not wait for a further arrival if something has arrived since that call of missing.
 func (p *PartRecv) awaitOne(before int) error {
+	t := p.c.timing()
 	p.mu.Lock()
 	done, err := p.posted("All", true)
 	p.mu.Unlock()
@@ -649,6 +661,7 @@ func (p *PartRecv) awaitOne(before int) error {
 		if err := p.reqs[0].AwaitPartition(p.c.Context(), before); err != nil {
 			return p.fail("All", err)
 		}
+		t.end(opWait, p.peer, noRank, 0)
 		return nil
 	}
 	var missing []engine.Request
@@ -663,6 +676,7 @@ func (p *PartRecv) awaitOne(before int) error {
 	if _, err := engine.WaitAny(p.c.Context(), len(missing), func(i int) engine.Request { return missing[i] }); err != nil {
 		return p.fail("All", err)
 	}
+	t.end(opWait, p.peer, noRank, 0)
 	return nil
 }
 

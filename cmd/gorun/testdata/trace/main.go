@@ -7,6 +7,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -85,6 +86,20 @@ func waits(c *comm.Comm) error {
 				return err
 			}
 			return d.Free()
+		},
+		func() error {
+			p, err := comm.PsendInit(c, []int{1, 2}, 2, other, 4)
+			if err != nil {
+				return err
+			}
+			q, err := comm.PrecvInit(c, []int{0, 0}, 2, other, 4)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(p.Start(), q.Start(), p.ReadyRange(0, 2), p.Wait(), q.Wait()); err != nil {
+				return err
+			}
+			return errors.Join(p.Free(), q.Free())
 		},
 	} {
 		if err := call(); err != nil {
