@@ -169,6 +169,10 @@ func graph(in *mpi.Neighborhood, err error) (*Graph, error) {
 // Neighbors implements [Neighborhood] (MPI_Dist_graph_neighbors).
 func (g *Graph) Neighbors() (sources, dests []int) { return g.neighborhood().Neighbors() }
 
+// Weights returns the weights of the edges to and from this rank, in the order of [Graph.Neighbors]
+// (MPI_Dist_graph_neighbors).
+func (g *Graph) Weights() (in, out []int) { return g.neighborhood().Weights() }
+
 func (g *Graph) neighborhood() *mpi.Neighborhood {
 	if g == nil {
 		return nil

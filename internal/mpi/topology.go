@@ -28,6 +28,7 @@ import (
 type Neighborhood struct {
 	c              *Comm
 	sources, dests []int
+	in, out        []int // weights of the edges; nil: a grid has none
 	sendOrder      []int
 	places         []coll.EdgePlace
 }
@@ -46,6 +47,14 @@ func (x *Neighborhood) Neighbors() (sources, dests []int) {
 		return nil, nil
 	}
 	return slices.Clone(x.sources), slices.Clone(x.dests)
+}
+
+// Weights returns copies of the weights of the edges.
+func (x *Neighborhood) Weights() (in, out []int) {
+	if x == nil {
+		return nil, nil
+	}
+	return slices.Clone(x.in), slices.Clone(x.out)
 }
 
 // Cart is the type behind comm.Cart: a grid of ranks, in row-major order.
@@ -292,7 +301,7 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 		}
 		own := &Comm{s: s.newLike(id), ctx: c.ctx}
 		own.s.attach(s) // a rank that has failed to make it revokes c
-		x := newGraph(own, slices.Clone(sources), slices.Clone(dests), nil)
+		x := newGraph(own, sourceLists(me, sources, inWeights), edges)
 		err = x.exchangePlaces()
 		own.s.detach()
 		if err != nil {
@@ -310,7 +319,7 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 	if err != nil {
 		return nil, err
 	}
-	lists, err := c.allEdges(name, sourceLists(me, sources))
+	lists, err := c.allEdges(name, sourceLists(me, sources, inWeights))
 	if err != nil {
 		return nil, err
 	}
@@ -319,18 +328,20 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 	if err != nil {
 		return nil, err
 	}
-	var from, to []int
+	var from, to []Edge
 	for _, e := range lists {
 		if e.To == order[me] {
-			from = append(from, e.From)
+			from = append(from, e)
 		}
 	}
 	for _, e := range all {
 		if e.From == order[me] {
-			to = append(to, e.To)
+			to = append(to, e)
 		}
 	}
-	return newGraph(own, from, to, placesAmong(all, from, order[me])), nil
+	x := newGraph(own, from, to)
+	x.places = placesAmong(all, x.sources, order[me])
+	return x, nil
 }
 
 // exchangePlaces sets x.places. It is collective over the ranks of the topology. Each rank sends to
@@ -371,11 +382,14 @@ func placesAmong(all []Edge, sources []int, me int) []coll.EdgePlace {
 	return places
 }
 
-// sourceLists returns the edges from sources to rank me, in their order.
-func sourceLists(me int, sources []int) []Edge {
-	edges := make([]Edge, 0, len(sources))
-	for _, r := range sources {
-		edges = append(edges, Edge{r, me, 0})
+// sourceLists returns the edges from sources to rank me, in their order. weights is nil if all are 1.
+func sourceLists(me int, sources, weights []int) []Edge {
+	edges := make([]Edge, len(sources))
+	for i, r := range sources {
+		edges[i] = Edge{r, me, 1}
+		if weights != nil {
+			edges[i].Weight = weights[i]
+		}
 	}
 	return edges
 }
@@ -429,16 +443,18 @@ func (c *Comm) GraphOf(edges []Edge, reorder bool) (*Neighborhood, error) {
 	if err != nil {
 		return nil, err
 	}
-	var sources, dests []int
+	var from, to []Edge
 	for _, e := range all {
 		if e.To == rank {
-			sources = append(sources, e.From)
+			from = append(from, e)
 		}
 		if e.From == rank {
-			dests = append(dests, e.To)
+			to = append(to, e)
 		}
 	}
-	return newGraph(own, sources, dests, placesAmong(all, sources, rank)), nil
+	x := newGraph(own, from, to)
+	x.places = placesAmong(all, x.sources, rank)
+	return x, nil
 }
 
 // allEdges returns the edges of all ranks, in the order of the ranks.
@@ -458,9 +474,14 @@ func (c *Comm) allEdges(name string, edges []Edge) ([]Edge, error) {
 	return all, nil
 }
 
-func newGraph(c *Comm, sources, dests []int, places []coll.EdgePlace) *Neighborhood {
-	x := &Neighborhood{c: c, sources: sources, dests: dests, places: places}
-	for i := range dests {
+// newGraph returns a rank of a graph, with the edges to this rank and those from it. It has no places yet.
+func newGraph(c *Comm, from, to []Edge) *Neighborhood {
+	x := &Neighborhood{c: c}
+	for _, e := range from {
+		x.sources, x.in = append(x.sources, e.From), append(x.in, e.Weight)
+	}
+	for i, e := range to {
+		x.dests, x.out = append(x.dests, e.To), append(x.out, e.Weight)
 		x.sendOrder = append(x.sendOrder, i)
 	}
 	return x

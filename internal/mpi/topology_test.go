@@ -370,6 +370,56 @@ func TestNeighborsOfGraph(t *testing.T) {
 	})
 }
 
+// TestWeights: a rank gets the weights of its edges, in the order of its neighbours. Each edge from r to d has the
+// weight 10*r+d+1, and in one call none has a weight.
+func TestWeights(t *testing.T) {
+	const n = 4
+	ranks(t, n, func(c *comm.Comm) error {
+		next, before := func(r int) []int { return []int{(r + 1) % n, (r + 2) % n} }, func(r int) []int { return []int{(r + 2) % n, (r + 3) % n} }
+		weights := func(from, to []int) []int {
+			list := make([]int, 0, 2)
+			for _, r := range from {
+				for _, d := range to {
+					list = append(list, 10*r+d+1)
+				}
+			}
+			return list
+		}
+		check := func(g *comm.Graph, err error) {
+			require.NoError(t, err)
+			sources, dests := g.Neighbors()
+			in, out := g.Weights()
+			me := []int{g.Rank()}
+			require.Len(t, sources, 2)
+			require.Equal(t, weights(sources, me), in)
+			require.Equal(t, weights(me, dests), out)
+			in[0] = -1
+			again, _ := g.Weights()
+			require.NotEqual(t, in, again)
+			require.NoError(t, g.Free())
+		}
+		me := c.Rank()
+		w := comm.Weights(weights(before(me), []int{me}), weights([]int{me}, next(me)))
+		check(c.Graph(before(me), next(me), w))
+		check(c.Graph(before(me), next(me), w, comm.Reorder()))
+		var edges []comm.Edge // those of the next rank
+		from := (me + 1) % n
+		for _, d := range next(from) {
+			edges = append(edges, comm.Edge{From: from, To: d, Weight: 10*from + d + 1})
+		}
+		check(c.GraphOf(edges))
+		check(c.GraphOf(edges, comm.Reorder()))
+		g, err := c.Graph(before(me), next(me))
+		require.NoError(t, err)
+		in, out := g.Weights()
+		require.Equal(t, [][]int{{1, 1}, {1, 1}}, [][]int{in, out})
+		var none *comm.Graph
+		in, out = none.Weights()
+		require.True(t, in == nil && out == nil)
+		return g.Free()
+	}, commtest.WithNodes(0, 1, 0, 1))
+}
+
 // TestReorder places the ranks of two or more hosts in a grid and in a graph. There must be fewer
 // edges between hosts than without Reorder, and messages must follow the edges of the new ranks.
 func TestReorder(t *testing.T) {

@@ -71,6 +71,10 @@ func neighbors(k *call) error {
 		if err != nil {
 			return err
 		}
+		me := g.Rank()
+		if x, y := g.Weights(); !slices.Equal(x, in[me]) || !slices.Equal(y, out[me]) {
+			return fmt.Errorf("the weights of the edges are %v and %v, not %v and %v", x, y, in[me], out[me])
+		}
 		n, own = g, g.Comm
 		slot = func(i int) int { return slots[c.Rank()][i] }
 	}
