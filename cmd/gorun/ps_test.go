@@ -1,15 +1,11 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // TestPSAndStop: gorun -ps must have a row for a running job, by whose id gorun -stop must end the
@@ -45,26 +41,4 @@ func TestStopByPID(t *testing.T) {
 	code, errs = j.end(t)
 	require.Equal(t, 143, code)
 	require.Contains(t, errs, "SIGKILL")
-}
-
-// TestPSAtTheEnd: gorun waits for a reader of its trace, and the ranks have ended. gorun -ps and
-// gorun -top must still know them.
-func TestPSAtTheEnd(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	require.NoError(t, unix.Mkfifo(pipe, 0o600))
-	j := start(t, 2, "-trace", pipe, "sh", "-c", `echo up; exec "$0" work`, traced(t))
-	row := regexp.MustCompile(`(?m)^[0-9a-f]{16} +` + strconv.Itoa(j.cmd.Process.Pid) + ` +2 +1 +\d+s +ending +sh$`)
-	ended := regexp.MustCompile(`(?m)^0 .*ended$\n^1 .*ended$`)
-	require.Eventually(t, func() bool {
-		code, out, errs := gorun(t, "-ps")
-		require.Zero(t, code, errs)
-		return row.MatchString(out)
-	}, time.Minute, time.Millisecond)
-	code, out, errs := gorun(t, "-top", strconv.Itoa(j.cmd.Process.Pid))
-	require.Zero(t, code, errs)
-	require.Regexp(t, ended, out)
-	_, err := os.ReadFile(pipe)
-	require.NoError(t, err)
-	code, errs = j.end(t)
-	require.Zero(t, code, errs)
 }

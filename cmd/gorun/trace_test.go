@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -238,4 +240,26 @@ func TestTraceOfManyMessages(t *testing.T) {
 	have := j.messages["0 sent"] + j.messages["0 received"] + j.calls["0 Send"] + j.calls["0 Irecv"] + j.calls["0 Wait"]
 	t.Logf("%d events, %d lost", have, lost)
 	require.Equal(t, 5*n, have+lost)
+}
+
+// TestPSAtTheEnd: gorun waits for a reader of its trace, and the ranks have ended. gorun -ps and
+// gorun -top must still show the job and its ranks.
+func TestPSAtTheEnd(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	j := start(t, 2, "-trace", pipe, "sh", "-c", `echo up; exec "$0" work`, traced(t))
+	row := regexp.MustCompile(`(?m)^[0-9a-f]{16} +` + strconv.Itoa(j.cmd.Process.Pid) + ` +2 +1 +\d+s +ending +sh$`)
+	ended := regexp.MustCompile(`(?m)^0 .*ended$\n^1 .*ended$`)
+	require.Eventually(t, func() bool {
+		code, out, errs := gorun(t, "-ps")
+		require.Zero(t, code, errs)
+		return row.MatchString(out)
+	}, time.Minute, time.Millisecond)
+	code, out, errs := gorun(t, "-top", strconv.Itoa(j.cmd.Process.Pid))
+	require.Zero(t, code, errs)
+	require.Regexp(t, ended, out)
+	_, err := os.ReadFile(pipe)
+	require.NoError(t, err)
+	code, errs = j.end(t)
+	require.Zero(t, code, errs)
 }
