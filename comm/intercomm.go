@@ -15,9 +15,10 @@ package comm
 //   - Rank, Size and Group are those of the local group; [Comm.Remote] returns the remote one.
 //   - A message goes to a rank of the remote group, and a receive names a rank of the remote group.
 //   - In a rooted collective, such as [Bcast] or [Gather], the root passes [Root] as the argument
-//     root, and the other ranks of its group pass ProcNull; the buffers of the latter have no
-//     meaning. The ranks of the other group pass the root's rank. Data goes between the root and
-//     all ranks of the other group, and buffers have a block for each of these ranks.
+//     root, and the other ranks of its group pass ProcNull. The ranks of the other group pass the
+//     root's rank; if one of them passes ProcNull, the ranks get ErrMismatch or ErrRevoked. Data goes
+//     between the root and all ranks of the other group, and buffers have a block for each of these
+//     ranks. Buffers and views that a rank does not need, for its role, have no meaning and may be zero.
 //   - In the other collectives, each group gets what the other group sends. A buffer or list with a
 //     block for each rank has one for each rank of the remote group. [Allreduce] returns the
 //     reduction of the remote group's operands. [ReduceScatter] and [ReduceScatterBlock] scatter
@@ -29,10 +30,11 @@ package comm
 //   - Scans, windows, topologies, files, [SparseAlltoall], the collectives of values and those
 //     whose names end in Alloc, CreateGroup, SplitHardware and Intercomm return ErrArg.
 //
-// Intercomm is collective over both groups and blocks.
+// Intercomm is collective over both groups and blocks. The context of c also ends the wait of a leader for
+// the other one.
 //
-// Errors: ErrGroup if the groups have a common process; ErrRank, ErrTag or ErrArg for other wrong
-// arguments; as for all collectives, see [Comm.Barrier]. An error revokes c. An error on a leader,
+// Errors: ErrGroup if the groups have a common process; ErrMismatch if the ranks of c pass different
+// leaders; ErrRank, ErrTag or ErrArg for other wrong arguments; as for all collectives, see [Comm.Barrier]. An error revokes c. An error on a leader,
 // or a wrong argument on any rank, also revokes peer.
 func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, error) {
 	n, err := c.in().Intercomm(leader, peer.in(), remoteLeader, tag)

@@ -62,8 +62,8 @@ func (s *Session) Group(pset string) (Group, error) {
 // it. If two calls with the same group run at the same time, their tags must differ; as a rule the
 // tag contains the name of the library.
 //
-// Errors: ErrGroup if the caller is not in g, or if g has processes of other jobs; ErrProcFailed,
-// ErrFinalized, or the context's error.
+// Errors: ErrGroup if the caller is not in g, or if g has processes of other jobs; ErrMismatch, ErrRevoked,
+// ErrProcFailed, ErrFinalized, or the context's error.
 func (s *Session) Comm(g Group, tag string) (*Comm, error) {
 	c, err := s.in().Comm(mpi.Group(g), tag)
 	return (*Comm)(c), err
@@ -74,7 +74,8 @@ func (s *Session) Comm(g Group, tag string) (*Comm, error) {
 // rank in that group. All processes of both groups call Intercomm with the same tag, and each of
 // them passes its own group as local. Intercomm blocks. See [Comm.Intercomm].
 //
-// Errors: as for [Session.Comm] and [Comm.Intercomm].
+// Errors: as for [Session.Comm] and [Comm.Intercomm]. An error in one group ends the calls of the other
+// group, too.
 func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
 	c, err := s.in().Intercomm(mpi.Group(local), leader, mpi.Group(remote), remoteLeader, tag)
 	return (*Comm)(c), err

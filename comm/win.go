@@ -111,9 +111,9 @@ func WinOf[T any](c *Comm, buf []T, hints ...WinHint) (*Win[T], error) {
 // communicator of [Comm.SplitNode]. It blocks. In all other respects the window is like one of
 // [NewWin].
 //
-// Errors: ErrRMAShared on all ranks if the ranks do not all share memory, and ErrCount on all ranks
-// if the parts follow each other and together need more memory than the host has; c then stays
-// usable; those of NewWin.
+// Errors: ErrRMAShared on all ranks if the ranks do not all share memory; without [NonContiguous],
+// ErrCount on all ranks if the parts together need more memory than the host has; those of NewWin. After
+// either of the first two c stays usable.
 func NewSharedWin[T any](c *Comm, n int, hints ...WinHint) (*Win[T], error) {
 	x, err := c.in().NewSharedWin(elem.Of[T](), n, winOptions(hints))
 	return allocated[T](x, n, err)

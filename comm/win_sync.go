@@ -68,7 +68,7 @@ func (w *Win[T]) Unlock(target int) error { return w.in().Unlock(target) }
 func (w *Win[T]) LockAll() error { return w.in().LockAll() }
 
 // UnlockAll closes the epoch of [Win.LockAll], as [Win.Unlock] does for one target
-// (MPI_Win_unlock_all).
+// (MPI_Win_unlock_all). Errors: those of [Win.FlushAll].
 func (w *Win[T]) UnlockAll() error { return w.in().UnlockAll() }
 
 // Flush blocks until all operations of this rank with the target are complete on both ranks
@@ -87,11 +87,11 @@ func (w *Win[T]) Flush(target int) error { return w.in().Flush(target) }
 // FlushLocal does not allocate.
 func (w *Win[T]) FlushLocal(target int) error { return w.in().FlushLocal(target) }
 
-// FlushAll is [Win.Flush] of all targets (MPI_Win_flush_all). It does not report the failure of a
-// target with which an epoch of [Win.LockAll] has had no operation.
+// FlushAll is [Win.Flush] of all targets (MPI_Win_flush_all). If a target has failed, it returns ErrProcFailed,
+// unless an epoch of [Win.LockAll] has had no operation with the target.
 func (w *Win[T]) FlushAll() error { return w.in().FlushAll() }
 
-// FlushLocalAll is [Win.FlushLocal] of all targets (MPI_Win_flush_local_all).
+// FlushLocalAll is [Win.FlushLocal] of all targets (MPI_Win_flush_local_all). Errors: those of [Win.FlushAll].
 func (w *Win[T]) FlushLocalAll() error { return w.in().FlushLocalAll() }
 
 // Sync orders this rank's loads and stores of its part with the operations of other ranks, and

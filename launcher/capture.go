@@ -25,8 +25,8 @@ import (
 type captureRequest struct {
 	kind string        // Capture.Kind
 	time time.Duration // Capture.Time
-	// then is called once, by the goroutine that runs [run.control] or that ends the run. It must not block. It gets
-	// what has been captured. No ranks in it means that no rank runs.
+	// then is called once, by the goroutine that runs [run.control] or that ends the run. It must not block. Its
+	// argument is the result. If that has no infos, no rank runs.
 	then func(capturedFiles)
 }
 
@@ -159,7 +159,7 @@ func (r *run) readCapture(ctx context.Context, out *os.File, kind string, files 
 		lines = lostLines([]string{kind}, lost)
 	}
 	for _, host := range files.late {
-		lines = append(lines, fmt.Sprintf("%s has not answered in time: the %s may lack something of its ranks", host, kind))
+		lines = append(lines, fmt.Sprintf("host %s did not answer in time: the result may lack data of its ranks", host))
 	}
 	if err == nil && ranks == 0 {
 		err = errors.New("there is none")

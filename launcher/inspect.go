@@ -31,8 +31,8 @@ const (
 type inspectRequest struct {
 	stacks bool   // also write the stacks of the ranks' goroutines to files
 	dir    string // directory for these files; "": a new temporary directory
-	// then is called once, with the answer, by the goroutine that runs [run.control] or that ends
-	// the run; or, if run.control has ended, by one that has written the files. It must not block.
+	// then is called once, with the answer, by the goroutine that runs [run.control] or that ends the run.
+	// If run.control has ended, the goroutine that has written the files calls it. It must not block.
 	then func(a inspected)
 }
 

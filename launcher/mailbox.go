@@ -29,7 +29,7 @@ func (m *mailbox) post(x any) bool {
 	return true
 }
 
-// close makes post refuse further messages, and returns those that nobody has taken yet.
+// close makes post refuse further messages, and returns those that take has not returned yet.
 func (m *mailbox) close() []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()

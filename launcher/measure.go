@@ -158,8 +158,9 @@ func (r *run) snapshot(figures []record.Figures) *live.Snapshot {
 }
 
 // askSnapshot returns the state of the job, with what its ranks have done. It blocks until gorun has
-// it, at most for answerTime, and not after the end of ctx. While gorun reads what the ranks have left, the
-// snapshot says only how they ended. It is nil if no rank runs. peers is measureRequest.peers.
+// it, at most for answerTime, and not after the end of ctx. After the ranks have ended, while gorun reads their
+// traces and profiles, the snapshot says only how they ended. It is nil if no rank runs yet, or if gorun
+// has not answered in time. peers is measureRequest.peers.
 func (s *session) askSnapshot(ctx context.Context, peers bool) *live.Snapshot {
 	r := s.current.Load()
 	if r == nil {

@@ -32,11 +32,12 @@ type jobState struct {
 type stateRequest struct{ then func(*jobState) }
 
 // askState returns the state of the job. It blocks until [run.control] answers, at most for
-// answerTime, and not after the end of ctx; then it returns what is known without an answer.
+// answerTime, and not after the end of ctx; then it returns what is known without an answer. It does not
+// block if run.control has ended; the job is "ending" then.
 func (r *run) askState(ctx context.Context) *jobState {
 	done := make(chan *jobState, 1)
 	if !r.mail.post(stateRequest{func(s *jobState) { done <- s }}) {
-		return r.stateIn("ending") // run.control has ended, so nobody changes the run
+		return r.stateIn("ending") // run.control has ended, so no goroutine changes the run
 	}
 	select {
 	case s := <-done:

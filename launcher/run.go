@@ -173,7 +173,7 @@ func (r *run) execute() *outcome {
 		return r.startFailure(err)
 	}
 	r.control()
-	r.dropRequests() // nobody handles requests from here on, and collect may take long
+	r.dropRequests() // no goroutine handles requests from here on, and collect may take long
 	r.collect(ctx)
 	r.close()
 	r.tap.end()

@@ -18,9 +18,9 @@ import (
 )
 
 // The targets for weft over a libfabric provider, compared with a C program over the same provider. A
-// message or RMA operation may take extraRatio times as long, but of less than extraBelow bytes over shm
-// extraMicros longer, because it takes less than a microsecond, and of extraBelow bytes over shm shmRatio
-// times as long. A stream of puts or gets must reach leastRate times the rate.
+// message or RMA operation may take extraRatio times as long as in the C program. Over shm, one of fewer than
+// extraBelow bytes may instead take extraMicros longer, because it takes less than a microsecond, and one of
+// extraBelow bytes shmRatio times as long. A stream of puts or gets must reach leastRate times the rate.
 const (
 	extraMicros = 0.25
 	extraRatio  = 1.05

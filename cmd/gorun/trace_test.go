@@ -211,7 +211,8 @@ func TestTraceToAPipe(t *testing.T) {
 	require.Len(t, traceIn(t, copied).ranks, 2)
 }
 
-// TestTraceOfWaits traces calls in which a rank waits, and which send no message of their own.
+// TestTraceOfWaits: a trace has the calls of windows, of recovery and of partitioned operations in which a
+// rank waits.
 func TestTraceOfWaits(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace")
 	code, _, errs := gorun(t, "-n", "2", "-trace", file, "-trace-format", "chrome", traced(t), "waits")

@@ -21,7 +21,7 @@ type Groups struct{ Local, Remote Span }
 // Span is the ranks First to First+N-1.
 type Span struct{ First, N int }
 
-// Has reports whether the span has a rank.
+// Has reports whether the span contains a rank.
 func (s Span) Has(rank int) bool { return rank >= s.First && rank < s.First+s.N }
 
 // Roots of a collective between two groups, for the ranks of the root's group. The values are those

@@ -34,8 +34,8 @@ import (
 // Then the sender sends the data when all partitions are ready. The data may overtake a MsgReady,
 // which the receiver then ignores, because it is for an earlier message.
 //
-// If the receiver's program has no buffer of the right length, it uses an ordinary receive without a
-// buffer. Then a MsgFin ends the send, even if partitions are not ready.
+// If the receiver's buffer has another length, package mpi posts an ordinary receive without a buffer. The
+// receiver then answers with MsgFin, which ends the send even if partitions are not ready.
 //
 // If the sender is in Finalize and partitions are not ready, it reports that by a MsgReady of 0
 // partitions, and the receive ends with ErrFinalized.

@@ -461,7 +461,7 @@ func failedError(peer int32, err error) error {
 // has shut down in good order. The program can still receive the messages of the peer that have
 // arrived whole. An RTS of the peer also stays in the unexpected queue, although its data is lost:
 // the receive that matches it must fail, and must not get a later message. (Receives from any source
-// ignore the RTS after Acknowledge; see findUnexpected.)
+// drop the RTS after Acknowledge; see findUnexpected.)
 func (e *Engine) peerDown(peer int32, err error, left bool) {
 	if e.peers[peer].err == nil {
 		e.markEnded(peer, failedError(peer, err), left)

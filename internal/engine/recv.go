@@ -72,8 +72,8 @@ func (c *Context) startRecv(buf []byte, env *Env, stays bool, parts *Partitions)
 }
 
 // findUnexpected returns the earliest unexpected message that a receive or probe with the key accepts;
-// nil: there is none. For any source it first drops the messages whose data is lost because their
-// senders have ended, if Acknowledge has recorded the ends: the receive or probe ignores these senders.
+// nil: there is none. If the key accepts any source, findUnexpected drops each RTS that it meets from a sender
+// whose failure Acknowledge has recorded: the data of that message is lost, and the call ignores the sender.
 //
 // Hot path: no allocation.
 func (c *Context) findUnexpected(key matchKey) *unexpected {

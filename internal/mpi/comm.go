@@ -313,7 +313,8 @@ func (c *Comm) agreeOnID(name string, kind coll.Kind) (s *state, id uint64, err 
 // dupID makes the collective of l the one by which all ranks get the id of a new communicator, and
 // returns the memory that has the id after the collective. kind is the kind of the call. The collective is
 // the maximum of an id of rank 0 and the zeros of the others. So no rank gets the id before all ranks
-// have made the same call, and none has a communicator that others do not have.
+// have made the same call. After a Bcast, rank 0 could have the new communicator although another rank has
+// made another call.
 func (l *link) dupID(kind coll.Kind) []byte {
 	send, recv := l.Scratch(8), l.Scratch(8)
 	id := uint64(0)

@@ -750,19 +750,19 @@ func TestConnectWithFailures(t *testing.T) {
 // communicator fails, although no call needs that rank, and although over tcp the two ranks have no
 // connection yet.
 func TestAcceptAfterFailure(t *testing.T) {
-	job := func(c *comm.Comm) error {
-		p, err := c.Listen(0)
-		require.NoError(t, err)
-		if c.Rank() < c.Size()-1 {
-			_, err = p.Accept(c)
-			require.True(t, errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked), "%v", err)
-			require.NoError(t, p.Close())
-		}
-		commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
-		return nil
-	}
 	overMortal(t, func(run runJob) {
-		run("2", 2, job)
-		run("8", 8, job)
+		for _, n := range []int{2, 8} {
+			run(fmt.Sprint(n), n, func(c *comm.Comm) error {
+				p, err := c.Listen(0)
+				require.NoError(t, err)
+				if c.Rank() < c.Size()-1 {
+					_, err = p.Accept(c)
+					require.True(t, errors.Is(err, comm.ErrProcFailed) || errors.Is(err, comm.ErrRevoked), "%v", err)
+					require.NoError(t, p.Close())
+				}
+				commtest.Kill(c) // otherwise Run would call Finalize, which returns an error after a failure
+				return nil
+			})
+		}
 	})
 }

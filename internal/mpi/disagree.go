@@ -25,6 +25,9 @@ import (
 //	 all ranks ◄── revoked: rank 0 called Barrier, rank 1 Bcast of 10 float64 ──┘
 //
 // A rank that waits for a long time sends the same query; see stallDetector.
+//
+// A rank that takes no part in a collective of an intercommunicator sends no message, so its call has no
+// fingerprint. Other ranks notice by a query if it should have taken part.
 
 // sendQuery sends the query q to a rank of the communicator, in the point-to-point context of
 // Finalize's communicator. It does not block.
@@ -50,15 +53,15 @@ func (j *job) handleQuery(q calls.Query, sender int) {
 		return
 	}
 	hood := s.hood.Load()
-	beside := func(world int, own bool) bool { // see Differs
+	inGroup := func(world int, mine bool) bool { // see Differs
 		of := rank
-		if own {
+		if mine {
 			of = s.rank
 		}
 		at := slices.Index(s.ranks, world)
 		return at >= 0 && s.inter != nil && s.inter.Local.Has(at) == s.inter.Local.Has(of)
 	}
-	a, b, ok := s.called.Differs(records, hood != nil && hood.connects(rank), beside)
+	a, b, ok := s.called.Differs(records, hood != nil && hood.connects(rank), inGroup)
 	switch {
 	case !ok:
 	case a.String() == b.String(): // the calls differ in something that String does not show

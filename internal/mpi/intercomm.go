@@ -98,31 +98,33 @@ func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, 
 	l, err := c.begin(name)
 	if err != nil {
 		if c != nil && c.s != nil && c.s.localRank == leader {
-			peer.giveUp(err)
+			giveUp(peer, err)
 		}
 		return nil, err
 	}
 	s := l.s
-	l.what = coll.KindBarrier // before a leader meets the other one, all ranks have made the same call
+	// This barrier checks that all ranks of the group have made the same call before their leader waits for
+	// the other one.
+	l.what = coll.KindBarrier
 	l.sign(calls.KindIntercomm, leader, 0)
 	head := elem.Slice[uint64](l.Scratch(8 * interHeader))
 	var remote []int
 	if err = s.checkIntra(); err == nil {
 		err = l.checkRoot(leader)
 	}
-	leads := err != nil || s.rank == leader // a rank that passes a wrong leader may be the leader
+	leads := err != nil || s.rank == leader // a rank whose arguments are wrong may be the leader that the others mean
 	if err == nil && leads {
-		err = peer.checkLeader(s, remoteLeader, tag)
+		err = s.checkLeader(peer, remoteLeader, tag)
 	}
 	if err == nil {
 		err = l.perform()
 	}
 	if err == nil && leads {
-		remote, err = peer.meetLeader(name, c, remoteLeader, tag, head)
+		remote, err = c.meetLeader(name, peer, remoteLeader, tag, head)
 	}
 	if err != nil {
 		if leads && remote == nil {
-			peer.giveUp(err)
+			giveUp(peer, err)
 		}
 		return nil, l.end(err)
 	}
@@ -152,14 +154,14 @@ func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, 
 
 // giveUp revokes peer, the communicator of the leaders, because err has ended the call of this rank, and
 // the other leader may wait in peer.
-func (peer *Comm) giveUp(err error) {
+func giveUp(peer *Comm, err error) {
 	if p, closed := peer.live(); closed == nil {
 		p.revoke(err)
 	}
 }
 
 // checkLeader checks the arguments of a leader. s is the state of its group.
-func (peer *Comm) checkLeader(s *state, remoteLeader, tag int) error {
+func (s *state) checkLeader(peer *Comm, remoteLeader, tag int) error {
 	p, err := peer.live()
 	switch {
 	case err != nil:
@@ -181,7 +183,7 @@ func (peer *Comm) checkLeader(s *state, remoteLeader, tag int) error {
 // meetLeader exchanges the groups with the other leader, which has the rank remoteLeader in peer. c is
 // the communicator of the caller's group. meetLeader fills in the header for the caller's group, and
 // returns the processes of the other group. An error revokes peer.
-func (peer *Comm) meetLeader(name string, c *Comm, remoteLeader, tag int, head []uint64) (remote []int, err error) {
+func (c *Comm) meetLeader(name string, peer *Comm, remoteLeader, tag int, head []uint64) (remote []int, err error) {
 	p, err := peer.live()
 	if err != nil {
 		return nil, err

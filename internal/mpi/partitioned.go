@@ -333,7 +333,7 @@ func (p *PartSend) Wait() error {
 	return p.waited(&t, -1)
 }
 
-// waited is partitioned.wait, as the end of a call that began at t.
+// waited calls wait, and records the call, which began at t.
 func (p *partitioned) waited(t *timing, n int) error {
 	err := p.wait(n)
 	if err == nil {
@@ -351,7 +351,7 @@ func (p *PartSend) Test() (bool, error) {
 		return false, nil
 	}
 	if !p.given {
-		<-p.all // the call of Ready that has set left to 0 sends it next
+		<-p.all // the call of Ready that set left to 0 then sends to all
 		p.given = true
 	}
 	return true, p.Wait()
@@ -451,8 +451,8 @@ func (p *PartRecv) prepare() error {
 	return nil
 }
 
-// refuse releases the sender of a round whose buffer has another length: it posts receives without
-// buffers for the messages. No call waits for these receives.
+// refuse releases the sender if the length of its buffer differs from that of this rank's: it posts receives
+// without buffers for all messages of the round. No call waits for these receives.
 func (p *PartRecv) refuse() {
 	for i := range p.refused {
 		p.s.coll.Irecv(nil, engine.Env{Peer: p.member, Tag: p.base + i, Sig: p.sig}).Abandon()
@@ -647,8 +647,8 @@ func (p *PartRecv) missing() int {
 	return n
 }
 
-// awaitOne blocks until missing returns less than before, an earlier result of it, or 0. So it does
-// not wait for a further arrival if something has arrived since that call of missing.
+// awaitOne blocks until fewer than before messages or partitions are missing, or none. before is an earlier
+// result of missing. If one has arrived since then, awaitOne returns at once.
 func (p *PartRecv) awaitOne(before int) error {
 	t := p.c.timing()
 	p.mu.Lock()

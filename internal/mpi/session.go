@@ -243,9 +243,9 @@ func (s *Session) Comm(g Group, tag string) (*Comm, error) {
 	return s.makeComm("Comm", g, j.sessionID(g, tag), tag, calls.Call{What: calls.KindCreateGroup}, nil)
 }
 
-// makeComm makes a communicator of the processes of g with the id of sessionID. All of them call it with
-// the same kind and root of k. If err is not nil, it is an error of the caller's arguments: makeComm returns
-// it, and the calls of the other processes fail, too.
+// makeComm makes a communicator of the processes of g. id is a result of sessionID. All these processes call
+// makeComm with the same k. If err is not nil, the caller's arguments are wrong: makeComm returns err, and
+// revokes the communicator, so that the calls of the other processes fail, too.
 func (s *Session) makeComm(op string, g Group, id uint64, tag string, k calls.Call, err error) (*Comm, error) {
 	j, closed := s.live(op)
 	if closed != nil {
@@ -281,9 +281,9 @@ func (s *Session) makeComm(op string, g Group, id uint64, tag string, k calls.Ca
 }
 
 // Intercomm implements comm.Session.Intercomm, which documents the call. Each group makes a
-// communicator, and then the leaders make one of the two of them. A leader may wait in the latter for a
-// leader that fails before. So a leader that fails, and a rank with wrong arguments, which may be the
-// leader, revoke it.
+// communicator. Then the two leaders make a communicator of their own. If the call of one leader has
+// already failed, the other leader would wait there for ever. So a leader whose call fails revokes the
+// communicator of the leaders. A rank with wrong arguments also revokes it, because it may be the leader.
 func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
 	const name = "Intercomm"
 	j, err := s.live(name)
@@ -295,7 +295,7 @@ func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader 
 	slices.Sort(both.ranks) // so that both groups pass the same group
 	id, leads := j.sessionID(both, tag+" leaders"), local.Rank() == leader
 	if uint(leader) >= uint(local.Size()) || leads && uint(remoteLeader) >= uint(remote.Size()) {
-		err = fmt.Errorf("%w: leader %d of %d ranks, and %d of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size())
+		err = fmt.Errorf("%w: leader %d of the local group of %d ranks, leader %d of the remote group of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size())
 	} else if leads && slices.Contains(local.ranks, remote.ranks[remoteLeader]) {
 		err = fmt.Errorf("%w: the other leader is in the local group", ErrGroup)
 	}

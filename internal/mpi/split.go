@@ -34,7 +34,7 @@ type splitArgs struct {
 	id  uint64 // the new communicator's id, if this rank becomes its rank 0
 }
 
-// split is Split as a part of the call k, which has this name.
+// split does the work of Split for the call k. name is the call's name in errors.
 func (c *Comm) split(name string, k calls.Call, color, key int) (*Comm, error) {
 	l, err := c.begin(name)
 	if err != nil {
@@ -203,7 +203,7 @@ func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	id := getUint64(buf)
 	if getUint64(buf[8:]) != uint64(s.hashOf(g)) {
 		err := l.end(fmt.Errorf("%w: rank 0 of the group passed another group", ErrGroup))
-		// Other members may have the new communicator already.
+		// Other members may have made the new communicator, so revoke it.
 		own := s.newLike(id)
 		own.revoke(err)
 		own.abandon()

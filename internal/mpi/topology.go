@@ -300,7 +300,7 @@ func (c *Comm) Graph(sources, dests []int, inWeights, outWeights []int, reorder 
 			return nil, err
 		}
 		own := &Comm{s: s.newLike(id), ctx: c.ctx}
-		own.s.attach(s) // a rank that has failed to make it revokes c
+		own.s.attach(s) // a rank that fails to make the graph revokes c, which then also revokes own
 		x := newGraph(own, sourceLists(me, sources, inWeights), edges)
 		err = x.exchangePlaces()
 		own.s.detach()
@@ -474,7 +474,8 @@ func (c *Comm) allEdges(name string, edges []Edge) ([]Edge, error) {
 	return all, nil
 }
 
-// newGraph returns a rank of a graph, with the edges to this rank and those from it. It has no places yet.
+// newGraph returns the neighbourhood of this rank in the graph c. from are the edges to this rank, and to
+// those from it. places is not set.
 func newGraph(c *Comm, from, to []Edge) *Neighborhood {
 	x := &Neighborhood{c: c}
 	for _, e := range from {

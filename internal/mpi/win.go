@@ -192,9 +192,9 @@ func (x *Win) connect(name string, local []byte, alloc int, ops uint64) error {
 	var offset, total int
 	if contiguous {
 		var err error
-		if offset, total, err = x.places(); err != nil { // all ranks find this
+		if offset, total, err = x.places(); err != nil { // on all ranks, unless their memory differs
 			err = x.of.fail(name, noRank, noRank, err)
-			x.c.s.revoke(err) // for a rank that knows of more memory
+			x.c.s.revoke(err) // a rank that has more memory gets no such error, and would wait
 			return err
 		}
 	}
@@ -276,8 +276,8 @@ func (x *Win) settle(name string, own rma.Reach) error {
 }
 
 // places returns where this rank's part of a contiguous window begins, and the length of all parts, in
-// bytes. It returns ErrCount if the ranks share the memory of one host, which is too small for all
-// parts.
+// bytes. It returns ErrCount if the length overflows an int, or if all ranks share memory and the host has
+// less memory than the parts need.
 func (x *Win) places() (offset, total int, err error) {
 	shared := true // all ranks share memory
 	for r, n := range x.lens {

@@ -192,7 +192,7 @@ func (x *operation) cut(size int64) {
 	}
 }
 
-// extent returns the range of the file that the ranks access.
+// extent returns the range of the file that the ranks access. If no rank accesses anything, high <= low.
 func (x *operation) extent() (low, high int64) {
 	low = math.MaxInt64
 	for _, a := range x.ranks {
@@ -221,7 +221,7 @@ func (x *operation) run(op string) error {
 func (x *operation) together(op string) error {
 	low, high := x.extent()
 	if high <= low {
-		return nil // the file ends before all data
+		return nil // all reads begin at or after the end of the file
 	}
 	x.divide(low, high)
 	if x.writes {
@@ -232,11 +232,11 @@ func (x *operation) together(op string) error {
 
 // atomically does the access while rank 0 has a lock of the range that all ranks access. All ranks
 // have entered the call before rank 0 locks, and until rank 0 unlocks, no rank waits for anything
-// outside the call. A read takes the size of the file under the lock, because without it a write
-// may have changed the size, and not yet written all of its data.
+// outside the call. A read takes the size of the file under the lock, because another write may have
+// made the file longer before it has written all of its data.
 func (x *operation) atomically(op string, low, high int64) error {
 	f := x.v.f
-	// The ranks learn that rank 0 has the lock, and the size of the file.
+	// access sends rank 0's error and the size of the file to all ranks, and then does the access.
 	access := func(err error, size int64) error {
 		all, err := f.exchange(op, "lock", err, size)
 		if err != nil {

@@ -31,7 +31,7 @@ type Figures struct {
 
 // Waiting is a wait of the program in calls of package comm.
 type Waiting struct {
-	Since time.Duration `json:"since"` // when it began, since the beginning of the record
+	Since time.Duration `json:"since"` // when the rank first slept in this wait, since the beginning of the record
 	Kind  WaitKind      `json:"kind"`
 	// Not for WaitOther:
 	Peer       int    `json:"peer"`                 // world rank, or -1 for any

@@ -181,7 +181,7 @@ const (
 	nowAt          = 320 // latest reading of the clock
 	detailAt       = 384 // 1: record with detail; the reader sets it
 
-	waitAt     = 448 // ns since the beginning of the record at which the program's wait began; 0: it does not wait
+	waitAt     = 448 // ns since the beginning of the record at which the rank first slept in its current wait; 0: it does not wait
 	waitWhatAt = 456 // WaitKind 8, protocol 8, comm 16
 	waitPeerAt = 464 // tag 32, peer 32
 )
@@ -460,7 +460,7 @@ type WaitKind uint8
 
 // The kinds of events for which a call waits.
 const (
-	WaitOther WaitKind = iota // none of the following, or several
+	WaitOther WaitKind = iota // none of the following, or any of several requests
 	WaitSend                  // the completion of a send
 	WaitRecv                  // the completion of a receive
 	WaitProbe                 // a message for a probe

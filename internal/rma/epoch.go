@@ -325,8 +325,9 @@ func (t *target) epochError() error {
 	return err
 }
 
-// firstError returns the first error of the epoch with a target, or nil. If the target has failed and
-// its part is mapped, no operation has an error: its stores went to memory that no rank reads.
+// firstError returns the first error of the epoch with a target, or nil. If the target's part is mapped,
+// operations are stores, which cannot fail. So if the target has failed during the epoch, firstError returns
+// the failure: no rank reads what this rank has stored.
 func (t *target) firstError() error {
 	if t.err == nil && t.lost {
 		return t.down

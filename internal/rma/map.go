@@ -46,6 +46,7 @@ type shared struct {
 	lockTable       []byte                 // nil: there is none
 	unshared        bool                   // no other rank has mapped or will map any of it
 	// This rank has returned from Connect, so another rank may have returned from Settle and use the part.
+	// Settle clears it if all ranks get ErrShared.
 	connected bool
 }
 
@@ -123,7 +124,7 @@ func (w *Window) describe(part *Part) {
 			return
 		}
 		part.Key, part.Offset = key, off
-	case w.cfg.Contiguous && w.rank == 0 && w.cfg.Total > 0: // allocate has not got the memory
+	case w.cfg.Contiguous && w.rank == 0 && w.cfg.Total > 0: // allocate could not get the memory
 		return
 	}
 	if w.cfg.Contiguous {
@@ -335,9 +336,9 @@ func (w *Window) unmap() error {
 	return err
 }
 
-// freeOwn frees this rank's own memory, now or when no other rank accesses it any more. If the creation
-// of the window has failed before Connect, other ranks may not know that this rank has left, and it may
-// not know that they have. But then no rank accesses the part, and freeOwn frees it now.
+// freeOwn frees this rank's own memory, now or when no other rank accesses it any more. If the creation of
+// the window failed before Connect returned on this rank, no rank accesses the part, so freeOwn frees the
+// part now. Only the lock table waits until the other ranks have left.
 func (w *Window) freeOwn() error {
 	var err error
 	if !w.own.connected {

@@ -76,7 +76,7 @@ func (x *explanation) device() {
 	x.add("reaches", reaches, use)
 	use = "the launcher passes the addresses on; one fi_av_insert inserts all"
 	if d.attr.Caps.Has(transport.CapSymmetric) {
-		use = "fi_av_insertsym inserts all, if gorun has assigned ports; otherwise as the launcher passes them on"
+		use = "if gorun has assigned ports, fi_av_insertsym inserts them; otherwise the launcher passes them on"
 	}
 	x.add("addresses", i.AddrFormat.String(), use)
 }

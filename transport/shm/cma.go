@@ -158,9 +158,9 @@ func (d *domain) awaitIdle(p *peer, idle func() bool) {
 
 // vanished reports whether this rank knows that all threads of the peer's process have ended. The
 // kernel may mark the end in the peer's state (liveness.go) before that: the threads end one by one,
-// and one of them may be in a copy. vanished returns false if the probe of the peer has failed: the
-// peer may then be in another pid namespace, in which its process id names another process or none.
-// The peer is authenticated.
+// and one of them may be in a copy. vanished returns false if the probe of the peer has failed
+// (domain.direct). The peer may then be in another pid namespace, and in the namespace of this rank its
+// process id names another process or none. The caller has authenticated the peer.
 func (d *domain) vanished(p *peer) bool {
 	if !d.direct(p) || p.pid == os.Getpid() { // the latter: a rank of this process, which runs
 		return false

@@ -315,9 +315,9 @@ func (d *domain) disconnectedPeerRuns() bool {
 	return false
 }
 
-// mayRun reports whether a thread of the process of a peer may still run. If this rank cannot use the
-// peer's process id, it assumes that the threads have ended exitGrace after it has first found that the
-// peer has.
+// mayRun reports whether a thread of the process of a peer may still run. If this rank cannot use the peer's
+// process id, mayRun assumes that the threads have ended once exitGrace has passed since it first found
+// that the peer has ended.
 func (d *domain) mayRun(p *peer) bool {
 	switch {
 	case p.pid != 0 && d.direct(p):

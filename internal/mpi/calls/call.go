@@ -49,6 +49,10 @@ var kindNames = [...]string{"Dup", "Free", "Finalize", "Init of a persistent col
 	"FenceWith(NoPrecede)", "FenceWith(NoSucceed)", "FenceWith(NoPrecede|NoSucceed)", "Win.Free",
 	"NeighborAllgather", "NeighborAlltoall", "SparseAlltoall", "Intercomm", "Merge", "Listen", "Accept", "Dial", "Spawn"}
 
+// hardwareNames holds the names of the calls of KindSplitHardware, by kind of hardware.
+var hardwareNames = [...]string{"SplitNode or SplitHardware(Host)", "SplitHardware(Package)", "SplitHardware(NUMA)",
+	"SplitHardware(L3Cache)", "SplitHardware(Core)", "SplitHardware(Narrower)"}
+
 // OpNames holds the names of the built-in operations, by kernel.Op.
 var OpNames = [...]string{"Sum", "Prod", "Min", "Max", "Band", "Bor", "Bxor", "Land", "Lor", "Lxor", "MinLoc", "MaxLoc"}
 
@@ -102,7 +106,10 @@ func (k *Call) String() string {
 		case KindIntercomm:
 			return fmt.Sprintf("%s with leader %d", name, k.Root)
 		case KindSplitHardware:
-			return fmt.Sprintf("%s by kind %d", name, k.Root)
+			if k.Root < len(hardwareNames) {
+				return hardwareNames[k.Root]
+			}
+			return name
 		case KindGraph, KindGraphOf:
 			if k.Root != 0 {
 				name += " with Reorder"

@@ -63,10 +63,10 @@ func (q Query) Parse() (id uint64, calls []Record, ok bool) {
 // have the same numbers. It returns the oldest call that differs: theirs is the other rank's, own
 // is this rank's. ok is false if no call differs, or if the record of the other rank's call
 // describes none. neighbors says that the two ranks are neighbours in a topology. The elements of a
-// neighbour collective need be the same for neighbours only. beside reports whether a rank of the world
-// is in the group of the other rank, or, if own is set, in the group of this rank. Where one of the two
-// takes no part (NoPart), the root must be in its group.
-func (c *Ring) Differs(calls []Record, neighbors bool, beside func(world int, own bool) bool) (theirs, own Call, ok bool) {
+// neighbour collective need be the same for neighbours only. inGroup reports whether a rank of the world is
+// in the same group of an intercommunicator as this rank (mine) or as the other rank. If one of the two
+// takes no part in the call (NoPart), the calls agree only if the root is in its group.
+func (c *Ring) Differs(calls []Record, neighbors bool, inGroup func(world int, mine bool) bool) (theirs, own Call, ok bool) {
 	for _, r := range slices.Backward(calls) {
 		o, found := c.Get(r.Seq())
 		if !found || o.Sig() == r.Sig() {
@@ -74,7 +74,7 @@ func (c *Ring) Differs(calls []Record, neighbors bool, beside func(world int, ow
 		}
 		theirs, ok = r.Call()
 		own, _ = o.Call()
-		if ok && theirs.What == own.What && (theirs.Root == NoPart && beside(own.Root, false) || own.Root == NoPart && beside(theirs.Root, true)) {
+		if ok && theirs.What == own.What && (theirs.Root == NoPart && inGroup(own.Root, false) || own.Root == NoPart && inGroup(theirs.Root, true)) {
 			continue
 		}
 		if ok && !neighbors && theirs.isNeighbor() && theirs.What == own.What {

@@ -47,7 +47,7 @@ func (v *symVector) InsertSym(node string, nodes int, service string, services i
 }
 
 // TestInsertSymmetric: one call inserts the ranks of hosts with consecutive addresses that have equally
-// many ranks. If the ranks are not placed host by host, or the call fails, one call inserts all of the
+// many ranks. If there are more such blocks than hosts, or if InsertSym fails, one call of Insert inserts the
 // remaining addresses. The addresses are the same in each case.
 func TestInsertSymmetric(t *testing.T) {
 	const sym, bulk = "symmetrically, from port 4000 on", "in bulk, computed from port 4000 on"

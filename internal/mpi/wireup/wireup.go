@@ -303,9 +303,8 @@ func blocksOf(w *bootstrap.World) (list []block) {
 }
 
 // insertSymmetric computes the addresses of all ranks and inserts them into av, by one call of InsertSym
-// for each block. If there are more blocks than hosts, because the ranks are not placed host by host, or
-// if InsertSym fails, one call of Insert inserts the addresses. Afterwards insertSymmetric checks the first
-// and the last address.
+// for each block. If there are more blocks than hosts, or if InsertSym fails, one call of Insert inserts the
+// remaining addresses. Afterwards insertSymmetric checks the first and the last address.
 func insertSymmetric(w *bootstrap.World, av transport.AddressVector) (how string, err error) {
 	how = fmt.Sprintf("symmetrically, from port %d on", w.BasePort)
 	list := blocksOf(w)

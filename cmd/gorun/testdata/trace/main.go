@@ -4,6 +4,7 @@
 //	kill R    the same; then rank R sends itself 1000 messages and kills itself
 //	spawn     start two more ranks, which work
 //	flood N   rank 0 sends itself N messages
+//	waits     wait in calls of windows, of recovery and of partitioned operations; 2 ranks
 package main
 
 import (
@@ -63,7 +64,7 @@ func flood(c *comm.Comm, n int) error {
 	return nil
 }
 
-// waits makes each of two ranks wait in calls of windows and of recovery.
+// waits makes each of two ranks wait in calls of windows, of recovery and of partitioned operations.
 func waits(c *comm.Comm) error {
 	other := 1 - c.Rank()
 	w, err := comm.NewWin[int](c, 1)

@@ -2,7 +2,7 @@
 
 const MAX_ROWS = 512; // most ranks in the table
 const MAX_CELLS = 4096; // most ranks in the list of hosts
-const CLASSES = ["running", "in a collective, or waits", "finalized", "ended", "failed", "not in weft"];
+const CLASSES = ["running", "in a collective, or waiting", "finalized", "ended", "failed", "not in weft"];
 
 const integer = (n) => n.toLocaleString("en-US");
 const columns = [
