@@ -36,8 +36,8 @@ type account struct {
 	// the engine has recorded no reading of the clock since it began to wait.
 	since time.Duration
 	now   time.Duration // latest recorded reading of Engine.clock
-	// The record says that the rank waits.
-	recorded bool
+	// The record says that the rank waits, and what the goroutine with this waiter waits for; nil: it does not.
+	recorded *waiter
 }
 
 // Account returns the number of messages and bytes that this rank has sent and received since New,
@@ -123,6 +123,10 @@ func (e *Engine) endWait(w *waiter) {
 	if w.background {
 		return
 	}
+	if e.account.recorded == w { // another goroutine may go on waiting
+		e.account.recorded = nil
+		e.record.WaitEnds()
+	}
 	if e.account.waiting--; e.account.since != 0 {
 		e.addWait(w)
 	}
@@ -141,25 +145,23 @@ func (e *Engine) addWait(w *waiter) {
 	}
 	a.Waited += a.now - a.since
 	a.since = 0
-	if a.recorded {
-		a.recorded = false
-		e.record.WaitEnds()
-	}
 }
 
 // recordWait records what the program waits for, before the rank sleeps. w is the waiter of the goroutine
 // that sleeps; nil: the background goroutine. If several goroutines wait, recordWait chooses one.
 func (e *Engine) recordWait(w *waiter) {
 	a := &e.account
-	if e.record == nil || a.since == 0 || a.recorded {
+	if e.record == nil || a.since == 0 || a.recorded != nil {
 		return
 	}
 	for i := 0; (w == nil || w.background || w.passive) && i < len(e.parked); i++ {
 		w = e.parked[i]
 	}
+	if w == nil || w.background { // no goroutine of the program is parked yet
+		return
+	}
 	kind, c, peer, tag := record.WaitOther, (*Context)(nil), int32(wild), int32(wild)
 	switch {
-	case w == nil:
 	case w.request != nil && w.request.kind == kindSend:
 		kind, c, peer, tag = record.WaitSend, w.request.ctx, w.request.peer, w.request.tag
 	case w.request != nil && w.request.kind == kindRecv:
@@ -172,5 +174,5 @@ func (e *Engine) recordWait(w *waiter) {
 		comm, how = c.record, c.kind
 	}
 	e.record.Waits(kind, comm, peer, tag, how)
-	a.recorded = true
+	a.recorded = w
 }

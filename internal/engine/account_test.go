@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weft-hpc/weft/internal/record"
 	"github.com/weft-hpc/weft/internal/wire"
 	"github.com/weft-hpc/weft/transport/inproc"
 )
@@ -220,4 +221,46 @@ func TestAccountWithoutAProgram(t *testing.T) {
 	e.WakeAttend()
 	require.NoError(t, <-ended)
 	require.Zero(t, e.Account().Waited)
+}
+
+// TestRecordedWait: two goroutines wait for messages of different ranks, and the record has the wait of one of
+// them. When its message arrives, the record has that of the other one.
+func TestRecordedWait(t *testing.T) {
+	engines := openJob(t, 3, inproc.NewFabric(), nil)
+	mem := make([]byte, record.Size(3, record.MinBits))
+	rec, err := record.New(mem, 0, 3, record.MinBits)
+	require.NoError(t, err)
+	rd, err := record.NewReader(mem, 3, record.MinBits)
+	require.NoError(t, err)
+	engines[0].mu.Lock()
+	engines[0].record = &rec.Messages
+	engines[0].mu.Unlock()
+	contexts := make([]*Context, 3)
+	for i, e := range engines {
+		contexts[i] = e.OpenContext(2, []int{0, 1, 2})
+	}
+	contexts[0].Record(rec.Comm(0, "world"), 0)
+	waiting := func() int { // the rank for whose message rank 0 waits; -1: for none
+		engines[0].mu.Lock() // the record is made for a reader in another process, so the race detector would object
+		defer engines[0].mu.Unlock()
+		if w := rd.Figures(0, false, false).Waiting; w != nil {
+			return w.Peer
+		}
+		return -1
+	}
+	ended := [3]chan error{1: make(chan error, 1), 2: make(chan error, 1)}
+	for peer := 1; peer <= 2; peer++ {
+		go func() { // ends when the rank has sent
+			_, err := contexts[0].Recv(background, make([]byte, 1), Env{Peer: peer})
+			ended[peer] <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return waiting() > 0 }, testTimeout, time.Millisecond)
+	first := waiting()
+	for _, peer := range []int{first, 3 - first} {
+		require.Eventually(t, func() bool { return waiting() == peer }, testTimeout, time.Millisecond)
+		require.NoError(t, contexts[peer].Send(background, []byte{1}, Env{Peer: 0}))
+		require.NoError(t, <-ended[peer])
+	}
+	require.Equal(t, -1, waiting())
 }

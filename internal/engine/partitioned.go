@@ -108,10 +108,10 @@ func (c *Context) Pulls(rank, n, bytes int) bool {
 }
 
 // IsendPartitioned starts a send of buf, whose partitions p describes, to another rank. The engine
-// uses p until the request is complete, and a partition of buf from its Ready on. The request does
-// not complete without an error before all partitions are ready. The send is a rendezvous, also if
-// buf is short. The receiver uses IrecvPartitioned with as many partitions and a buffer of the same
-// length.
+// uses p until the request is complete, and a partition of buf from its Ready on. The receiver uses
+// IrecvPartitioned with as many partitions and a buffer of the same length. Then the request does not
+// complete without an error before all partitions are ready. The send is a rendezvous, also if buf is
+// short.
 //
 // Hot path: no allocation in steady state.
 func (c *Context) IsendPartitioned(buf []byte, env Env, p *Partitions) Request {

@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -123,7 +124,7 @@ func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, 
 		remote, err = c.meetLeader(name, peer, remoteLeader, tag, head)
 	}
 	if err != nil {
-		if leads && remote == nil {
+		if (leads || errors.Is(err, ErrMismatch)) && remote == nil { // the ranks may pass different leaders
 			giveUp(peer, err)
 		}
 		return nil, l.end(err)

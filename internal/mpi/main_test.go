@@ -231,7 +231,11 @@ func TestMain(m *testing.M) {
 	signal.Notify(c, syscall.SIGUSR2)
 	signal.Stop(c)
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // parallel tests mostly wait
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", "8") // parallel tests mostly wait
+	}
 	before := runtime.NumGoroutine()
 	code := m.Run()
 	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {

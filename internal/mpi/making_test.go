@@ -102,6 +102,16 @@ func TestMakingDisagrees(t *testing.T) {
 			}
 			return use(own.Intercomm(c.Rank(), c, 2, 0))
 		}, nil},
+		"leaders that point at each other": {3, func(c *comm.Comm) error {
+			own, err := c.Split(c.Rank()/2, 0)
+			if err != nil {
+				return err
+			}
+			if c.Rank() == 2 {
+				return use(own.Intercomm(0, c, 0, 0))
+			}
+			return use(own.Intercomm(1-c.Rank(), c, 2, 0))
+		}, nil},
 		"a leader of the own group": {2, func(c *comm.Comm) error {
 			d, err := c.Dup()
 			if err != nil {

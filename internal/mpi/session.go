@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weft-hpc/weft/internal/elem"
+	"github.com/weft-hpc/weft/internal/kernel"
 	"github.com/weft-hpc/weft/internal/mpi/calls"
 )
 
@@ -216,22 +218,48 @@ const sessionBit = 1 << 62
 // sessionGroup identifies the calls of Session.Comm with the same group and tag.
 type sessionGroup [sha256.Size]byte
 
-// sessionID returns the id of the next communicator of a group with a tag. All members of the group
-// make the same calls with the group and the tag, so they get the same id without a message.
-func (j *job) sessionID(g Group, tag string) uint64 {
+func (j *job) sessionGroup(g Group, tag string) sessionGroup {
 	h := sha256.New()
 	_, _ = h.Write(elem.Bytes(j.ranksOf(g))) // never fails
 	_, _ = h.Write([]byte(tag))
-	key := sessionGroup(h.Sum(nil))
+	return sessionGroup(h.Sum(nil))
+}
+
+// id returns the id of the communicator of call n.
+func (g sessionGroup) id(n uint64) uint64 {
+	id := sha256.Sum256(binary.LittleEndian.AppendUint64(g[:], n))
+	return sessionBit | getUint64(id[:])%partitionsBit
+}
+
+// countSession returns how many calls of g this rank has counted, and counts further ones: one, or as many as
+// make the number least.
+func (j *job) countSession(g sessionGroup, least uint64) uint64 {
 	j.sessionMu.Lock()
-	n := j.sessionComms[key]
+	defer j.sessionMu.Unlock()
 	if j.sessionComms == nil {
 		j.sessionComms = make(map[sessionGroup]uint64)
 	}
-	j.sessionComms[key] = n + 1
-	j.sessionMu.Unlock()
-	id := sha256.Sum256(binary.LittleEndian.AppendUint64(key[:], n))
-	return sessionBit | getUint64(id[:])%partitionsBit
+	n := j.sessionComms[g]
+	j.sessionComms[g] = max(n, least)
+	if least == 0 {
+		j.sessionComms[g] = n + 1
+	}
+	return n
+}
+
+// leadersOf identifies the calls of Session.Intercomm with the same two groups and tag, in both groups.
+func (j *job) leadersOf(a, b Group, tag string) sessionGroup {
+	if len(a.ranks) > 0 && len(b.ranks) > 0 && b.ranks[0] < a.ranks[0] {
+		a, b = b, a
+	}
+	return j.sessionGroup(Group{ranks: slices.Concat(a.ranks, b.ranks)}, fmt.Sprint(tag, " leaders ", len(a.ranks)))
+}
+
+// sessionID returns the id of the next communicator of a group with a tag. All members of the group
+// make the same calls with the group and the tag, so they get the same id without a message.
+func (j *job) sessionID(g Group, tag string) uint64 {
+	x := j.sessionGroup(g, tag)
+	return x.id(j.countSession(x, 0))
 }
 
 // Comm implements comm.Session.Comm, which documents the call.
@@ -271,6 +299,7 @@ func (s *Session) makeComm(op string, g Group, id uint64, tag string, k calls.Ca
 	}
 	l, err := barrier(c, "Session."+op, k.What)
 	if err == nil {
+		l.elem = k.Elem
 		l.sign(k.What, k.Root, 0)
 	}
 	if err := run(l, err); err != nil {
@@ -283,7 +312,8 @@ func (s *Session) makeComm(op string, g Group, id uint64, tag string, k calls.Ca
 // Intercomm implements comm.Session.Intercomm, which documents the call. Each group makes a
 // communicator. Then the two leaders make a communicator of their own. If the call of one leader has
 // already failed, the other leader would wait there for ever. So a leader whose call fails revokes the
-// communicator of the leaders. A rank with wrong arguments also revokes it, because it may be the leader.
+// communicator of the leaders. A rank with wrong arguments, or whose group disagrees about them, also
+// revokes it, because it may be the leader.
 func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
 	const name = "Intercomm"
 	j, err := s.live(name)
@@ -291,30 +321,41 @@ func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader 
 		return nil, err
 	}
 	local.self = j.number + 1
-	both := Group{ranks: slices.Concat(local.ranks, remote.ranks)}
-	slices.Sort(both.ranks) // so that both groups pass the same group
-	id, leads := j.sessionID(both, tag+" leaders"), local.Rank() == leader
+	leads := local.Rank() == leader
 	if uint(leader) >= uint(local.Size()) || leads && uint(remoteLeader) >= uint(remote.Size()) {
 		err = fmt.Errorf("%w: leader %d of the local group of %d ranks, leader %d of the remote group of %d", ErrRank, leader, local.Size(), remoteLeader, remote.Size())
 	} else if leads && slices.Contains(local.ranks, remote.ranks[remoteLeader]) {
 		err = fmt.Errorf("%w: the other leader is in the local group", ErrGroup)
 	}
+	leaders := j.leadersOf(local, remote, tag)
+	n := j.countSession(leaders, 0)
 	wrong := err != nil
-	c, err := s.makeComm(name, local, j.sessionID(local, tag+" group"), tag+" group", calls.Call{What: calls.KindIntercomm, Root: leader}, err)
+	// The ranks of a group compare the remote group, too, by a hash in place of the size of an element.
+	k := calls.Call{What: calls.KindIntercomm, Root: leader, Elem: int(crc32.ChecksumIEEE(elem.Bytes(j.ranksOf(remote))) >> 16)}
+	c, err := s.makeComm(name, local, j.sessionID(local, tag+" group"), tag+" group", k, err)
+	if err == nil {
+		// A rank that has passed another remote group in an earlier call has counted fewer calls.
+		most := []uint64{n}
+		if err = c.Allreduce(elem.View([]uint64{n}), elem.View(most), BuiltIn(kernel.Max)); err != nil {
+			c.s.abandon()
+		}
+		n = most[0]
+	}
 	if err != nil {
 		apart := !slices.Contains(remote.ranks, j.number) && j.groupOf(countUp(j.world.Size)).contains(remote)
-		if (leads || wrong) && apart {
-			own := j.newState(id, Group{ranks: append([]int{j.number}, remote.ranks...)}, 0)
+		if (leads || wrong || errors.Is(err, ErrMismatch)) && apart {
+			own := j.newState(leaders.id(n), Group{ranks: append([]int{j.number}, remote.ranks...)}, 0)
 			own.revoke(err)
 			own.abandon()
 		}
 		return nil, err
 	}
+	j.countSession(leaders, n+1)
 	var pair *Comm
 	if leads {
 		two := Group{ranks: []int{local.ranks[leader], remote.ranks[remoteLeader]}}
 		slices.Sort(two.ranks) // so that both leaders pass the same group
-		if pair, err = s.makeComm(name, two, id, tag+" leaders", calls.Call{What: calls.KindIntercomm}, nil); err != nil {
+		if pair, err = s.makeComm(name, two, leaders.id(n), tag+" leaders", calls.Call{What: calls.KindIntercomm}, nil); err != nil {
 			c.s.revoke(err)
 			return nil, errors.Join(err, c.Free())
 		}

@@ -191,12 +191,13 @@ func TestSessionIntercommFailure(t *testing.T) {
 		remoteLeader func(c *comm.Comm) int // rank in the other group
 		again        bool                   // a call with right arguments works afterwards
 	}{
-		"a leader is dead":              {0, nil, nil, false},
-		"a process is dead":             {4, nil, nil, false},
-		"different leaders":             {-1, func(c *comm.Comm) int { return c.Rank() / 4 }, nil, true},
-		"a rank passes a wrong leader":  {-1, func(c *comm.Comm) int { return c.Rank() / 4 * 7 }, nil, true},
-		"a group passes a wrong leader": {-1, func(c *comm.Comm) int { return 7 * (1 - c.Rank()%2) }, nil, true},
-		"a wrong remote leader":         {-1, nil, func(c *comm.Comm) int { return 5 * (1 - c.Rank()%2) }, true},
+		"a leader is dead":                 {0, nil, nil, false},
+		"a process is dead":                {4, nil, nil, false},
+		"different leaders":                {-1, func(c *comm.Comm) int { return c.Rank() / 4 }, nil, true},
+		"a rank passes a wrong leader":     {-1, func(c *comm.Comm) int { return c.Rank() / 4 * 7 }, nil, true},
+		"leaders that point at each other": {-1, func(c *comm.Comm) int { return c.Rank() % 2 * (1 - c.Rank()/2) }, nil, true},
+		"a group passes a wrong leader":    {-1, func(c *comm.Comm) int { return 7 * (1 - c.Rank()%2) }, nil, true},
+		"a wrong remote leader":            {-1, nil, func(c *comm.Comm) int { return 5 * (1 - c.Rank()%2) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks(t, 5, func(c *comm.Comm) error {
@@ -231,4 +232,68 @@ func TestSessionIntercommFailure(t *testing.T) {
 			}, commtest.WithNotify(), commtest.WithTimeout(20*time.Second))
 		})
 	}
+}
+
+// TestSessionIntercommRemote: a rank that is not the leader passes another remote group. Its group gets an
+// error, and later calls work, also if that rank is the leader then.
+func TestSessionIntercommRemote(t *testing.T) {
+	for name, wrong := range map[string]func(c *comm.Comm) comm.Group{
+		"none":      func(*comm.Comm) comm.Group { return comm.Group{} },
+		"the local": func(c *comm.Comm) comm.Group { return must(c.Group().Incl(0, 2)) },
+		"a part":    func(c *comm.Comm) comm.Group { return must(c.Group().Incl(1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks(t, 4, func(c *comm.Comm) error {
+				groups := []comm.Group{must(c.Group().Incl(0, 2)), must(c.Group().Incl(1, 3))}
+				local, remote := groups[c.Rank()%2], groups[1-c.Rank()%2]
+				passed := remote
+				if c.Rank() == 2 {
+					passed = wrong(c)
+				}
+				s := c.Session()
+				_, err := s.Intercomm(local, 0, passed, 0, "remote")
+				require.Error(t, err)
+				if err := c.Barrier(); err != nil {
+					return err
+				}
+				for leader := range 2 {
+					x, err := s.Intercomm(local, leader*(1-c.Rank()%2), remote, leader*(1-(c.Rank()+1)%2), "remote")
+					require.NoError(t, err)
+					require.NoError(t, first(x.Barrier(), x.Free()))
+				}
+				return nil
+			}, commtest.WithTimeout(20*time.Second))
+		})
+	}
+}
+
+// TestSessionIntercommTogether: two goroutines of each rank make intercommunicators of different groups with
+// the same tag, in any order.
+func TestSessionIntercommTogether(t *testing.T) {
+	ranks(t, 4, func(c *comm.Comm) error {
+		s := c.Session()
+		for range withRace(50, 10) {
+			var both sync.WaitGroup
+			errs := make([]error, 2)
+			for i, near := range [][]int{{0, 1}, {0, 2}} {
+				both.Go(func() {
+					a := must(c.Group().Incl(near...))
+					b := must(c.Group().Excl(near...))
+					if a.Rank() == comm.Undefined {
+						a, b = b, a
+					}
+					x, err := s.Intercomm(a, 0, b, 0, "together")
+					if err == nil {
+						err = first(x.Barrier(), x.Free())
+					}
+					errs[i] = err
+				})
+			}
+			both.Wait()
+			if err := first(errs...); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, commtest.WithTimeout(60*time.Second))
 }

@@ -276,6 +276,12 @@ func TestAtomicEnd(t *testing.T) {
 							return err
 						}
 						sum = total[0]
+						if len(written) > 0 && c.Rank() == 0 { // the writer has ended
+							if err := <-written; err != nil {
+								return err
+							}
+							written <- nil
+						}
 					}
 					return <-written
 				})
