@@ -59,7 +59,7 @@ func TestLivePage(t *testing.T) {
 		}
 	}
 	until(`^data: .*\{"from":"2","err":false,"text":"up"\}`)
-	until(`^data: .*"rows":\[\[1,"in Barrier 2 of world",100,0,0,0\],\[1,"in Barrier 2 of world",100,0,0,0\],\[0,"running",`)
+	until(`^data: .*"rows":\[\[1,"in Barrier 2 of world",100,0,0,0\],\[1,"in Barrier 2 of world",100,0,0,0\],\[1,"waits for a message of rank 0 in world",100,`)
 
 	before := memoryOf(t, j.cmd.Process.Pid)
 	var clients []net.Conn // of these one half sends nothing, and the other half reads nothing
