@@ -65,7 +65,7 @@ func (j *job) handleQuery(q calls.Query, sender int) {
 	switch {
 	case !ok:
 	case a.String() == b.String(): // the calls differ in something that String does not show
-		s.revoke(fmt.Errorf("%w: %s and %s called %v with other arguments, such as counts, groups or the layout of elements", ErrMismatch, s.rankName(rank), s.rankName(s.rank), &a))
+		s.revoke(fmt.Errorf("%w: %s and %s called %v with other counts, with elements of another layout, or with another remote group", ErrMismatch, s.rankName(rank), s.rankName(s.rank), &a))
 	default:
 		s.revoke(fmt.Errorf("%w: %s called %v, %s called %v", ErrMismatch, s.rankName(rank), &a, s.rankName(s.rank), &b))
 	}
