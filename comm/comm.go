@@ -155,10 +155,11 @@ const (
 
 // SplitHardware makes a communicator for each piece of hardware of a kind, with the ranks that run
 // on this piece (MPI_Comm_split_type with MPI_COMM_TYPE_HW_GUIDED; Narrower:
-// MPI_COMM_TYPE_HW_UNGUIDED). With Narrower, both results are nil if there is no narrower kind. A rank runs on a piece of hardware if it is bound to hardware threads
-// of this piece only, for example by gorun -bind-to. A rank that may run on several pieces is in no
-// new communicator, and both results are nil. The same holds on systems other than Linux, except
-// for the kind Host. The order of the ranks is that of [Comm.Split]. SplitHardware is collective
+// MPI_COMM_TYPE_HW_UNGUIDED). With Narrower, both results are nil if there is no narrower kind. A
+// rank runs on a piece of hardware if it is bound to hardware threads of this piece only, for
+// example by gorun -bind-to. A rank that may run on several pieces is in no new communicator, and
+// both results are nil. The same holds on systems other than Linux, except for the kind Host. The
+// order of the ranks is that of [Comm.Split]. SplitHardware is collective
 // over c and blocks. All ranks pass the same kind.
 //
 // Errors: ErrArg for a kind that does not exist; as for all collectives, see [Comm.Barrier].
@@ -186,8 +187,8 @@ func (c *Comm) Create(g Group) (*Comm, error) {
 // Errors: ErrGroup if the caller is not in g, if g has a process that c does not have, or if the
 // members passed different groups; ErrTag; ErrArg if c is an intercommunicator; ErrProcFailed,
 // ErrRevoked, ErrClosed, or the context's error. An error revokes c, except ErrArg, so the other
-// members of g get an error, too. A member that has passed another group also revokes the communicator that
-// the others may have made.
+// members of g get an error, too. A member that has passed another group also revokes the
+// communicator that the others may have made.
 func (c *Comm) CreateGroup(g Group, tag int) (*Comm, error) {
 	n, err := c.in().CreateGroup(mpi.Group(g), tag)
 	return (*Comm)(n), err

@@ -21,8 +21,8 @@ func (c *Comm) FailedRanks() []int { return c.in().FailedRanks() }
 // all ranks of c that this process has acknowledged so far (MPIX_Comm_ack_failed). A receive or
 // probe from AnySource fails as long as a failed rank that is not acknowledged might be its source.
 // A request of [Irecv] does not complete then: Wait and Test return [ErrProcFailedPending]. After
-// AckFailed such calls ignore the acknowledged ranks, and drop their messages whose data is lost. [Comm.Agree] does not report a failed rank
-// that all ranks have acknowledged. AckFailed is local.
+// AckFailed such calls ignore the acknowledged ranks, and drop their messages whose data is lost.
+// [Comm.Agree] does not report a failed rank that all ranks have acknowledged. AckFailed is local.
 func (c *Comm) AckFailed() []int { return c.in().AckFailed() }
 
 // IsRevoked reports whether this process knows that c was revoked, by [Comm.Revoke] or because a

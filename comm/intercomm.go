@@ -30,12 +30,13 @@ package comm
 //   - Scans, windows, topologies, files, [SparseAlltoall], the collectives of values and those
 //     whose names end in Alloc, CreateGroup, SplitHardware and Intercomm return ErrArg.
 //
-// Intercomm is collective over both groups and blocks. The context of c ends it, also while a leader waits for
-// the other one. The context of peer has no effect.
+// Intercomm is collective over both groups and blocks. The context of c ends it, also while a leader
+// waits for the other one. The context of peer has no effect.
 //
 // Errors: ErrGroup if the groups have a common process; ErrMismatch if the ranks of c pass different
-// leaders; ErrRank, ErrTag or ErrArg for other wrong arguments; as for all collectives, see [Comm.Barrier]. An error revokes c. An error on a leader,
-// or a wrong argument on any rank, also revokes peer.
+// leaders; ErrRank, ErrTag or ErrArg for other wrong arguments; as for all collectives, see
+// [Comm.Barrier]. An error revokes c. An error on a leader, a wrong argument, and ErrMismatch also
+// revoke peer.
 func (c *Comm) Intercomm(leader int, peer *Comm, remoteLeader, tag int) (*Comm, error) {
 	n, err := c.in().Intercomm(leader, peer.in(), remoteLeader, tag)
 	return (*Comm)(n), err

@@ -122,10 +122,9 @@ func (p *PartRecv) Arrived(i int) (bool, error) { return p.in().Arrived(i) }
 func (p *PartRecv) All() iter.Seq2[int, error] { return p.in().All() }
 
 // Wait blocks until all partitions have arrived (MPI_Wait). Errors: those of [Recv]; ErrCount if
-// the sender's buffer has another length. The sender's operation then completes without an error, unless it
-// has more than 2^20 messages.
-// If the communicator's context ends first, the operation stays active, and the program may call Wait
-// again.
+// the sender's buffer has another length. The sender's operation then completes without an error,
+// unless it has more than 2^20 messages. If the communicator's context ends first, the operation
+// stays active, and the program may call Wait again.
 func (p *PartRecv) Wait() error { return p.in().Wait() }
 
 // Test is [PartRecv.Wait], except that it does not block: it reports whether the operation is

@@ -87,9 +87,9 @@ func (m *Message) Status() Status {
 // Mrecv receives the message m into buf, and blocks until the message is in buf (MPI_Mrecv). buf
 // needs room for the Status.Bytes of m's probe.
 //
-// Errors: those of [Recv]; ErrArg if m is nil or zero, or was received before. After ErrRevoked, m is lost.
-// After ErrType or ErrInUse, m can still be received. If the context ends first, m counts as received, and Recv or
-// another Mprobe can get the message.
+// Errors: those of [Recv]; ErrArg if m is nil or zero, or was received before. After ErrRevoked, m is
+// lost. After ErrType or ErrInUse, m can still be received. If the context ends first, m counts as
+// received, and Recv or another Mprobe can get the message.
 func Mrecv[T any](m *Message, buf []T) (Status, error) {
 	st, err := (*mpi.Message)(m).Mrecv(elem.View(buf))
 	return received(st, elem.SizeOf[T]()), err

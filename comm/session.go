@@ -71,11 +71,12 @@ func (s *Session) Comm(g Group, tag string) (*Comm, error) {
 
 // Intercomm makes an intercommunicator of two groups (MPI_Intercomm_create_from_groups). local is
 // the caller's group, and leader is a rank in it; remote is the other group, and remoteLeader is a
-// rank in that group, which has a meaning only on the leader. All processes of both groups call Intercomm
-// with the same tag, and each of them passes its own group as local and the other one as remote. Intercomm blocks. See [Comm.Intercomm].
+// rank in that group, which has a meaning only on the leader. All processes of both groups call
+// Intercomm with the same tag, and each of them passes its own group as local and the other one as
+// remote. Intercomm blocks. See [Comm.Intercomm].
 //
-// Errors: as for [Session.Comm] and [Comm.Intercomm]. An error in one group ends the calls of the other
-// group, too.
+// Errors: as for [Session.Comm] and [Comm.Intercomm]. An error in one group ends the calls of the
+// other group, too, unless the group has passed a wrong remote group on all ranks.
 func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader int, tag string) (*Comm, error) {
 	c, err := s.in().Intercomm(mpi.Group(local), leader, mpi.Group(remote), remoteLeader, tag)
 	return (*Comm)(c), err

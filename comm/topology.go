@@ -169,9 +169,10 @@ func graph(in *mpi.Neighborhood, err error) (*Graph, error) {
 // Neighbors implements [Neighborhood] (MPI_Dist_graph_neighbors).
 func (g *Graph) Neighbors() (sources, dests []int) { return g.neighborhood().Neighbors() }
 
-// Weights returns copies of the weights of the edges to this rank (in) and from it (out), in the order of
-// [Graph.Neighbors] (MPI_Dist_graph_neighbors). In a graph of [Comm.Graph] without the option [Weights] all
-// of them are 1; in a graph of [Comm.GraphOf] they are those of the edges that the ranks have passed. Weights is local.
+// Weights returns copies of the weights of the edges to this rank (in) and from it (out), in the order
+// of [Graph.Neighbors] (MPI_Dist_graph_neighbors). In a graph of [Comm.Graph] without the option
+// [Weights] all of them are 1; in a graph of [Comm.GraphOf] they are those of the edges that the
+// ranks have passed. Weights is local.
 func (g *Graph) Weights() (in, out []int) { return g.neighborhood().Weights() }
 
 func (g *Graph) neighborhood() *mpi.Neighborhood {

@@ -87,8 +87,9 @@ func (w *Win[T]) Flush(target int) error { return w.in().Flush(target) }
 // FlushLocal does not allocate.
 func (w *Win[T]) FlushLocal(target int) error { return w.in().FlushLocal(target) }
 
-// FlushAll is [Win.Flush] of all targets with which the epoch has had operations (MPI_Win_flush_all). In an epoch
-// of [Win.LockAllWith] and NoCheck it may also report the failure of another target.
+// FlushAll is [Win.Flush] of all targets with which the epoch has had operations
+// (MPI_Win_flush_all). In an epoch of [Win.LockAllWith] and NoCheck it may also report the failure of
+// another target.
 func (w *Win[T]) FlushAll() error { return w.in().FlushAll() }
 
 // FlushLocalAll is [Win.FlushLocal] of all targets (MPI_Win_flush_local_all). Errors: those of [Win.FlushAll].

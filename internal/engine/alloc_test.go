@@ -142,8 +142,12 @@ func TestCloseAwaitsAllocAndReap(t *testing.T) {
 			receiveOrFail(t, entered)
 			closed := make(chan error, 1)
 			go func() { closed <- e.Close(background) }() // ends after the gate has opened
-			time.Sleep(20 * time.Millisecond)
-			require.Empty(t, h.seen())
+			require.Eventually(t, func() bool {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return e.closed
+			}, testTimeout, time.Millisecond)
+			require.Never(t, func() bool { return len(h.seen()) > 0 }, 20*time.Millisecond, time.Millisecond)
 			h.register, h.deregister = nil, nil
 			close(gate)
 			if err := <-ended; name == "Alloc" {

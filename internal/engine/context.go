@@ -274,8 +274,8 @@ const maxCause = 1024
 // message. If the receiver is reading the data by RMA at that moment, its read fails, because the
 // end of the send closes the buffer's memory region. (If the region stays open, because the buffer is
 // of Engine.Alloc or its registration is kept or ended later, the read may succeed. Then the receive
-// fails if its rank knows of the revocation.) A send of this rank to itself also ends at once if the data is still
-// in the program's buffer, even if Mprobe has taken the message.
+// fails if its rank knows of the revocation.) A send of this rank to itself also ends at once if the
+// data is still in the program's buffer, even if Mprobe has taken the message.
 func (e *Engine) revoke(comm uint64, err error) {
 	if e.revoked[comm] != nil {
 		return

@@ -88,9 +88,9 @@ func (l *link) sign(what coll.Kind, root, count int) {
 }
 
 // recordCall puts the call into state.called, where this rank finds it when a query of another rank
-// arrives; see disagree.go. It leaves out CreateGroup, which has no number. A call in shared memory
-// runs recordCall when it first waits for another rank, or when it ends, so that it does not delay
-// the other ranks.
+// arrives; see disagree.go. It leaves out CreateGroup, which has no number. A call in shared memory runs
+// recordCall when it first waits for another rank, or when it ends, so that it does not delay the
+// other ranks.
 func (l *link) recordCall() {
 	l.unrecorded = false
 	if seq := l.env.Tag; seq <= seqMask {

@@ -57,20 +57,27 @@ func (l *link) rootInWorld(root int) int {
 	return l.s.peerRanks[root]
 }
 
-// openRooted is open for a rooted collective over elements of the type of b. Between two groups, the root uses
-// atRoot instead of b, and the rest of its group uses no buffer.
-func (c *Comm) openRooted(name string, b elem.Buffer, root int, atRoot ...elem.Buffer) (*link, error) {
+// openRooted is open for a rooted collective over elements of type t. Between two groups, the root uses a
+// buffer of type atRoot instead, and the rest of its group uses none. atRoot is nil if the root has passed
+// no such buffer; the call returns an error for that later.
+func (c *Comm) openRooted(name string, t *elem.Type, root int, atRoot *elem.Type) (*link, error) {
 	if c != nil && c.s != nil && c.s.inter != nil {
 		switch {
-		case root == ProcNull:
-			b = elem.View[byte](nil)
-		case root == Root && len(atRoot) > 0 && atRoot[0].Type != nil:
-			b = atRoot[0]
-		case root == Root:
-			b = elem.View[byte](nil) // the call checks its views, and returns an error
+		case root == Root && atRoot != nil:
+			t = atRoot
+		case root == Root || root == ProcNull:
+			t = elem.Of[byte]()
 		}
 	}
-	return c.open(name, b.Type)
+	return c.open(name, t)
+}
+
+// firstType returns the type of the elements of the first view, or nil if there is none.
+func firstType(views []elem.Buffer) *elem.Type {
+	if len(views) == 0 {
+		return nil
+	}
+	return views[0].Type
 }
 
 // rooted starts a rooted collective. On the root, atRoot prepares the buffers, and on the ranks of

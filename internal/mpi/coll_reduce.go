@@ -50,11 +50,11 @@ func (c *Comm) Iexscan(send, recv elem.Buffer, op *Op) Request {
 }
 
 func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *Op, root int) (*link, error) {
-	operand := send
+	t := send.Type
 	if root == Root { // the root of an intercommunicator has no operand
-		operand = recv
+		t = recv.Type
 	}
-	l, err := c.openRooted(name, operand, root, operand)
+	l, err := c.openRooted(name, t, root, t)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (c *Comm) reduce(name string, what coll.Kind, send, recv elem.Buffer, op *O
 	if inter && root == ProcNull {
 		return l.interReduce(what, nil, nil, root)
 	}
-	if l.op, l.opID, err = op.on(operand.Type); err != nil {
+	if l.op, l.opID, err = op.on(t); err != nil {
 		return l.refuse(err)
 	}
 	if !inter {

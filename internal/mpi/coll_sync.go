@@ -40,7 +40,7 @@ func (c *Comm) Bcast(b elem.Buffer, root int) error { return run(c.bcast("Bcast"
 func (c *Comm) Ibcast(b elem.Buffer, root int) Request { return c.spawn(c.bcast("Ibcast", b, root)) }
 
 func (c *Comm) bcast(name string, b elem.Buffer, root int) (*link, error) {
-	l, err := c.openRooted(name, b, root, b)
+	l, err := c.openRooted(name, b.Type, root, b.Type)
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func (c *Comm) IgatherView(send elem.Buffer, recv []elem.Buffer, root int) Reque
 }
 
 func (c *Comm) gatherView(name string, send elem.Buffer, recv []elem.Buffer, root int) (*link, error) {
-	l, err := c.openRooted(name, send, root, recv...)
+	l, err := c.openRooted(name, send.Type, root, firstType(recv))
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (c *Comm) IscatterView(send []elem.Buffer, recv elem.Buffer, root int) Requ
 }
 
 func (c *Comm) scatterView(name string, send []elem.Buffer, recv elem.Buffer, root int) (*link, error) {
-	l, err := c.openRooted(name, recv, root, send...)
+	l, err := c.openRooted(name, recv.Type, root, firstType(send))
 	if err != nil {
 		return nil, err
 	}

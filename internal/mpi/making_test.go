@@ -93,24 +93,10 @@ func TestMakingDisagrees(t *testing.T) {
 			return use(c.CreateGroup(must(c.Group().Incl(0, 2, 1)), 7))
 		}, map[int]error{2: comm.ErrGroup}},
 		"leaders of Intercomm": {3, func(c *comm.Comm) error {
-			own, err := c.Split(c.Rank()/2, 0)
-			if err != nil {
-				return err
-			}
-			if c.Rank() == 2 {
-				return use(own.Intercomm(0, c, 0, 0))
-			}
-			return use(own.Intercomm(c.Rank(), c, 2, 0))
+			return use(intercommOf(c, c.Rank()))
 		}, nil},
 		"leaders that point at each other": {3, func(c *comm.Comm) error {
-			own, err := c.Split(c.Rank()/2, 0)
-			if err != nil {
-				return err
-			}
-			if c.Rank() == 2 {
-				return use(own.Intercomm(0, c, 0, 0))
-			}
-			return use(own.Intercomm(1-c.Rank(), c, 2, 0))
+			return use(intercommOf(c, 1-c.Rank()))
 		}, nil},
 		"a leader of the own group": {2, func(c *comm.Comm) error {
 			d, err := c.Dup()
@@ -165,6 +151,18 @@ func TestMakingDisagrees(t *testing.T) {
 			}, commtest.WithTimeout(20*time.Second), commtest.WithNodes([]int{0, 1, 0, 1}[:x.n]...))
 		})
 	}
+}
+
+// intercommOf makes an intercommunicator of the ranks 0 and 1, which pass leader, and the rank 2 of c.
+func intercommOf(c *comm.Comm, leader int) (*comm.Comm, error) {
+	own, err := c.Split(c.Rank()/2, 0)
+	if err != nil {
+		return nil, err
+	}
+	if c.Rank() == 2 {
+		return own.Intercomm(0, c, 0, 0)
+	}
+	return own.Intercomm(leader, c, 2, 0)
 }
 
 // start starts a persistent operation, if there is one, and waits for it.

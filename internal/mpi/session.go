@@ -231,20 +231,23 @@ func (g sessionGroup) id(n uint64) uint64 {
 	return sessionBit | getUint64(id[:])%partitionsBit
 }
 
-// countSession returns how many calls of g this rank has counted, and counts further ones: one, or as many as
-// make the number least.
-func (j *job) countSession(g sessionGroup, least uint64) uint64 {
+// countSession counts a call of g, and returns how many calls this rank has counted before.
+func (j *job) countSession(g sessionGroup) uint64 {
 	j.sessionMu.Lock()
 	defer j.sessionMu.Unlock()
+	n := j.sessionComms[g]
 	if j.sessionComms == nil {
 		j.sessionComms = make(map[sessionGroup]uint64)
 	}
-	n := j.sessionComms[g]
-	j.sessionComms[g] = max(n, least)
-	if least == 0 {
-		j.sessionComms[g] = n + 1
-	}
+	j.sessionComms[g] = n + 1
 	return n
+}
+
+// raiseSession makes the number of calls of g that this rank has counted at least n.
+func (j *job) raiseSession(g sessionGroup, n uint64) {
+	j.sessionMu.Lock()
+	defer j.sessionMu.Unlock()
+	j.sessionComms[g] = max(j.sessionComms[g], n)
 }
 
 // leadersOf identifies the calls of Session.Intercomm with the same two groups and tag, in both groups.
@@ -259,7 +262,7 @@ func (j *job) leadersOf(a, b Group, tag string) sessionGroup {
 // make the same calls with the group and the tag, so they get the same id without a message.
 func (j *job) sessionID(g Group, tag string) uint64 {
 	x := j.sessionGroup(g, tag)
-	return x.id(j.countSession(x, 0))
+	return x.id(j.countSession(x))
 }
 
 // Comm implements comm.Session.Comm, which documents the call.
@@ -328,18 +331,19 @@ func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader 
 		err = fmt.Errorf("%w: the other leader is in the local group", ErrGroup)
 	}
 	leaders := j.leadersOf(local, remote, tag)
-	n := j.countSession(leaders, 0)
+	n := j.countSession(leaders)
 	wrong := err != nil
 	// The ranks of a group compare the remote group, too, by a hash in place of the size of an element.
 	k := calls.Call{What: calls.KindIntercomm, Root: leader, Elem: int(crc32.ChecksumIEEE(elem.Bytes(j.ranksOf(remote))) >> 16)}
 	c, err := s.makeComm(name, local, j.sessionID(local, tag+" group"), tag+" group", k, err)
 	if err == nil {
 		// A rank that has passed another remote group in an earlier call has counted fewer calls.
-		most := []uint64{n}
-		if err = c.Allreduce(elem.View([]uint64{n}), elem.View(most), BuiltIn(kernel.Max)); err != nil {
+		most := []uint64{0}
+		if err = c.Allreduce(elem.View([]uint64{n}), elem.View(most), BuiltIn(kernel.Max)); err == nil {
+			n = most[0]
+		} else {
 			c.s.abandon()
 		}
-		n = most[0]
 	}
 	if err != nil {
 		apart := !slices.Contains(remote.ranks, j.number) && j.groupOf(countUp(j.world.Size)).contains(remote)
@@ -350,7 +354,7 @@ func (s *Session) Intercomm(local Group, leader int, remote Group, remoteLeader 
 		}
 		return nil, err
 	}
-	j.countSession(leaders, n+1)
+	j.raiseSession(leaders, n+1)
 	var pair *Comm
 	if leads {
 		two := Group{ranks: []int{local.ranks[leader], remote.ranks[remoteLeader]}}

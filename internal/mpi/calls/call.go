@@ -45,7 +45,8 @@ const (
 )
 
 // kindNames holds the names of the calls of these kinds, from KindDup on.
-var kindNames = [...]string{"Dup", "Free", "Finalize", "Init of a persistent collective", "Split", "SplitHardware", "Graph", "GraphOf", "Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence",
+var kindNames = [...]string{"Dup", "Free", "Finalize", "Init of a persistent collective", "Split", "SplitHardware", "Graph", "GraphOf",
+	"Create", "CreateGroup", "Free", "NewWin", "NewWin", "NewWin", "Fence",
 	"FenceWith(NoPrecede)", "FenceWith(NoSucceed)", "FenceWith(NoPrecede|NoSucceed)", "Win.Free",
 	"NeighborAllgather", "NeighborAlltoall", "SparseAlltoall", "Intercomm", "Merge", "Listen", "Accept", "Dial", "Spawn"}
 

@@ -321,25 +321,34 @@ func insertSymmetric(w *bootstrap.World, av transport.AddressVector) (how string
 			}
 		}
 	}
-	addrs := make([]transport.Address, w.Size)
-	next := make([]int, len(w.Hosts))
+	next := make([]int, len(w.Hosts)) // by host: number of its ports that the ranks up to here use
+	address := func(host int) transport.Address {
+		return transport.Address(net.JoinHostPort(w.Hosts[host], strconv.Itoa(w.BasePort+next[host])))
+	}
+	var rest []transport.Address // those of the ranks that av lacks
+	ends := make(map[int]transport.Address, 2)
 	for rank, host := range w.HostOf {
-		addrs[rank] = transport.Address(net.JoinHostPort(w.Hosts[host], strconv.Itoa(w.BasePort+next[host])))
+		if rank == 0 || rank == w.Size-1 {
+			ends[rank] = address(host)
+		}
+		if rank >= av.Len() {
+			rest = append(rest, address(host))
+		}
 		next[host]++
 	}
-	if av.Len() < w.Size {
+	if len(rest) > 0 {
 		how = fmt.Sprintf("in bulk, computed from port %d on", w.BasePort)
-		if err := insertAll(av, addrs[av.Len():]); err != nil {
+		if err := insertAll(av, rest); err != nil {
 			return how, errors.Join(failed, err)
 		}
 	}
-	for _, rank := range []int{0, w.Size - 1} {
+	for rank, want := range ends {
 		got, err := av.Lookup(transport.Addr(rank))
 		if err != nil {
 			return how, fmt.Errorf("look up the address of rank %d: %w", rank, err)
 		}
-		if !sameAddress(string(got), string(addrs[rank])) {
-			return how, fmt.Errorf("the address of rank %d should be %s, but the vector has %s", rank, addrs[rank], got)
+		if !sameAddress(string(got), string(want)) {
+			return how, fmt.Errorf("the address of rank %d should be %s, but the vector has %s", rank, want, got)
 		}
 	}
 	return how, nil

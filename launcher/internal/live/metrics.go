@@ -39,22 +39,18 @@ func WriteMetrics(out io.Writer, s *Snapshot) error {
 	each(func(r *Rank, l string) { m.sample("weft_messages_sent_total", l, float64(r.Figures.Messages)) })
 	m.family("weft_sent_bytes", "counter", "bytes", "Bytes of data in the messages that the rank has sent.")
 	each(func(r *Rank, l string) { m.sample("weft_sent_bytes_total", l, float64(r.Figures.Bytes)) })
-	m.family("weft_in_collective", "gauge", "", "1 if the rank is in a collective.")
-	each(func(r *Rank, l string) {
-		in := 0.0
-		if r.Figures.Inside != nil {
-			in = 1
-		}
-		m.sample("weft_in_collective", l, in)
-	})
-	m.family("weft_waiting", "gauge", "", "1 if the rank waits in a call, for so long that it sleeps.")
-	each(func(r *Rank, l string) {
-		waits := 0.0
-		if r.Figures.Waiting != nil {
-			waits = 1
-		}
-		m.sample("weft_waiting", l, waits)
-	})
+	flag := func(name, help string, is func(f *record.Figures) bool) {
+		m.family(name, "gauge", "", "1 if the rank "+help)
+		each(func(r *Rank, l string) {
+			v := 0.0
+			if is(r.Figures) {
+				v = 1
+			}
+			m.sample(name, l, v)
+		})
+	}
+	flag("weft_in_collective", "is in a collective.", func(f *record.Figures) bool { return f.Inside != nil })
+	flag("weft_waiting", "waits in a call, for so long that it sleeps.", func(f *record.Figures) bool { return f.Waiting != nil })
 	ops := func(f func(o *record.OpFigures, l string)) {
 		each(func(r *Rank, l string) {
 			for i := range r.Figures.Ops {
